@@ -50,6 +50,7 @@ LINK, OUTER = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]]*)\]\]"), re.compile(r"\[
 SETTINGS = {
     "data.kind": "text",
     "data.tokenizer": "wordpiece",
+    "data.lowercase": True,
     "data.vocab_size": 16_000,
     "data.batching": "sentences",
     "data.valid": 0.02,

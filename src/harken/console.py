@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from harken.errors import BadInput
+from harken.events import OverflowSum
 from harken.experiments.report import verdict
 from harken.experiments.report.formatting import VALIDATION_METRICS, format_duration, format_number, format_quantity
 from harken.experiments.report.verdict import Facts, nested
@@ -19,6 +20,7 @@ from harken.experiments.report.verdict import Facts, nested
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+LISTENER = "harken.listener"  # the console listener of a command, in the context of click
 PLAIN_SECONDS = 10.0  # between two progress lines without a terminal
 VALIDATION_LINE_SECONDS = 1.0  # between two validation lines; log.jsonl has all of them
 READ_BYTES = 1 << 16  # bytes read from standard input at a time
@@ -116,13 +118,17 @@ def _decode_line(raw: bytes, n: int) -> str:
 # --- progress -----------------------------------------------------------------------------------------------------
 
 
-class ConsoleListener:
+class ConsoleListener(OverflowSum):
     """A listener that prints events; on stderr if stdout is reserved for JSON or generated text.
 
-    Use it as a context manager, which removes the progress bar.
+    Use it as a context manager, which removes the progress bar and reports truncated inputs. `notices` are all notices.
     """
 
     def __init__(self, *, to_stderr: bool) -> None:
+        super().__init__()
+        self.notices = list[str]()
+        if context := click.get_current_context(silent=True):
+            context.meta[LISTENER] = self
         self.to_stderr, self.live = to_stderr, is_terminal(to_stderr=to_stderr)
         self.bar: Progress | None = None
         self.job: Any = None
@@ -138,6 +144,7 @@ class ConsoleListener:
     def __exit__(self, *error: object) -> None:
         self._flush_held_line()
         self._stop_progress()
+        self.report_overflows()
 
     def __call__(self, event: str, /, **facts: object) -> None:
         if event != "step":
@@ -150,7 +157,8 @@ class ConsoleListener:
         else:
             click.echo(text, err=err or self.to_stderr)
 
-    def _notice(self, text: str) -> None:
+    def _notice(self, text: str, **_: Any) -> None:
+        self.notices.append(text)
         self.line(text, err=True)
 
     def _detected(self, detection: Any) -> None:

@@ -1,5 +1,6 @@
 """The commands on runs of captions."""
 
+import csv
 import json
 import re
 
@@ -36,7 +37,7 @@ def run(harken, tmp_path) -> str:
     return "runs/shots"
 
 
-def test_images_get_one_caption_per_line(harken, run):
+def test_images_get_one_caption_each_as_arguments_from_stdin_and_from_a_table(harken, run, tmp_path):
     caption = harken("caption", run, "shots/1.png").out
     assert caption.count("\n") == 1
     captions = harken("caption", run, "shots").out.splitlines()
@@ -46,6 +47,22 @@ def test_images_get_one_caption_per_line(harken, run):
     assert actual["text"] == caption.rstrip("\n")
     assert len(actual["alternatives"]) == 2
     assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == caption
+    with_empty = harken("caption", run, "-", stdin=b"shots/1.png\n\n").out
+    assert with_empty == f"{caption.rstrip()}  shots/1.png\nnull  (the text is empty)\n"
+    table = "shots/held.csv"  # its paths are relative to the table
+    (tmp_path / table).write_text("id,image\n7,1.png\n8,\n")
+    assert harken("caption", run, "--in", table, "--out", "out.csv").out == "2 answers in out.csv\n"
+    with open("out.csv", newline="") as file:
+        first, empty = csv.DictReader(file)
+    assert {**first, "score": ""} == {
+        "id": "7", "image": "1.png", "text": actual["text"], "score": "", "reason": "", "line": "2"
+    }  # fmt: skip
+    assert float(first["score"]) == pytest.approx(actual["score"], abs=1e-4)
+    assert (empty["text"], empty["reason"]) == ("", "the text is empty")
+    (tmp_path / table).write_text("id,image\n7,1.png\n8,99.png\n")
+    refused = harken("caption", run, "--in", table, "--out", "new.csv").err
+    assert refused == "harken: shots/held.csv:3: no such image: 99.png; its path is relative to held.csv; fix the row\n"
+    (tmp_path / table).unlink()
     assert "baseline: caption of the nearest image" in harken("eval", run, "shots/captions.tsv").out
 
 

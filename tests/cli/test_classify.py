@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,14 @@ def table(tmp_path):
     with (tmp_path / "reviews.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["text", "label"], *([text(n), ("bad", "fair", "good")[n % 3]] for n in range(90))])
     return tmp_path / "reviews.csv"
+
+
+def rows_of(path):
+    """The rows of an output file, read by the standard library."""
+    with path.open(newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in file]
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
 
 
 @pytest.fixture
@@ -49,6 +58,30 @@ def test_check_shows_the_two_text_columns(harken, tmp_path):
     assert 'data.text = ["sentence1", "sentence2"]' in " ".join(done.out.split())
 
 
+def test_truncated_texts_give_one_notice_for_all_batches_and_in_json(harken, run, monkeypatch):
+    monkeypatch.setattr("harken.cli.classify.BATCH_SIZE", 2)
+    long, lines = "red " * 200, f"{text(1)}\n{text(2)}\n{'red ' * 200}\n{text(4)}\n{'red ' * 150}\n".encode()
+    done = harken("classify", run, "-", stdin=lines)
+    truncated = "2 of 5 texts are longer than 128 tokens (longest: 202) and were truncated"
+    windows = 'use --overflow windows (Python: overflow="windows")'
+    assert done.err == f"{truncated}; {windows}, or train with data.max_length=202\n"
+    done = harken("classify", run, long, "--json")
+    [notice] = json.loads(done.out)["notices"]
+    assert done.err == f"{notice}\n"
+    done = harken("classify", run, long, "--overflow", "windows", "--json")
+    assert (list(json.loads(done.out)), done.err) == (["labels"], "")
+    for verb, *arguments in (["embed", run, long], ["search", run, "reviews.csv", long]):
+        done = harken(verb, *arguments, "--json")
+        assert "is longer than 128 tokens (longest: 202) and was truncated" in json.loads(done.out)["notices"][0]
+        done = harken(verb, *arguments, "--json", "--overflow", "windows")
+        assert "notices" not in json.loads(done.out)
+        assert done.err == ""
+    Path("long.txt").write_bytes(lines)
+    assert "longer than 128 tokens" in harken("cluster", run, "long.txt", "--k", "2", "--out", "a").err
+    done = harken("cluster", run, "long.txt", "--k", "2", "--out", "b", "--overflow", "windows")
+    assert (done.code, done.err) == (0, "")
+
+
 def test_each_text_has_its_labels_sorted_by_probability(harken, run):
     messages = json.loads(harken("classify", run, text(1), text(2), "--json").out)
     assert len(messages["labels"]) == 2
@@ -63,14 +96,27 @@ def test_each_line_of_stdin_has_one_answer_including_empty_lines(harken, run):
     done = harken("classify", run, stdin=f"{text(1)}\n\n{text(2)}\n".encode())
     lines = done.out.splitlines()
     assert (done.code, len(lines)) == (0, 3)
-    assert all(line.split()[1] in ("bad", "fair", "good") for line in lines)
+    assert all(line.split()[1] in ("bad", "fair", "good") for line in lines[::2])
+    assert lines[1] == "null  (the text is empty)"
     assert harken("classify", run, text(1)).out == lines[0] + "\n"
 
 
-def test_an_empty_text_is_answered_with_a_notice(harken, run):
+def test_an_empty_text_has_no_labels_and_the_reason_in_every_format(harken, run, tmp_path):
     done = harken("classify", run, "", text(1))
-    assert (done.code, len(done.out.splitlines())) == (0, 2)
-    assert done.err == "empty texts: 1; their labels say nothing about a text\n"
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0].rstrip() == "null  (the text is empty)"
+    answers = json.loads(harken("classify", run, "", text(1), "--json").out)
+    assert answers["labels"][0] is None
+    assert answers["labels"][1][0]["label"] in ("bad", "fair", "good")
+    assert answers["reasons"] == ["the text is empty", None]
+    (tmp_path / "in.csv").write_text(f'text,id\n" ",1\n{text(1)},2\n')
+    for name in ("out.csv", "out.tsv", "out.jsonl"):
+        harken("classify", run, "--in", "in.csv", "--out", name)
+        empty, full = rows_of(tmp_path / name)
+        assert not empty["label"]
+        assert empty["reason"] == "the text is empty"
+        assert full["label"] == answers["labels"][1][0]["label"]
+        assert not full.get("reason")
 
 
 def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
@@ -87,15 +133,16 @@ def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
 def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
     (tmp_path / "ask.tsv").write_text(f"id\ttext\n1\t{text(1)}\n2\t{text(2)}\n")
     assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "out.jsonl", "--json").out)["answers"] == 2
-    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["input"] == text(1)
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["text"] == text(1)
 
 
 def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "out.jsonl", "--json")
-    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl"}
+    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl", "columns": {"label": "predicted_label"}}
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["input"] for line in lines] == [text(n) for n in range(90)]
-    assert all(line["label"] == line["labels"][0]["label"] for line in lines)
+    assert [line["text"] for line in lines] == [text(n) for n in range(90)]
+    assert [line["line"] for line in lines] == list(range(2, 92))
+    assert all(line["predicted_label"] == line["labels"][0]["label"] for line in lines)
 
 
 def test_other_data_is_evaluated_next_to_the_baselines(harken, run, table):

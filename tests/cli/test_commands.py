@@ -145,7 +145,7 @@ def test_json_with_a_notice_keeps_stdout_clean(harken, run):
 @pytest.mark.parametrize("dash", [("-",), ()])
 def test_each_line_of_stdin_gets_one_line_including_empty_lines(stdout_of, run, dash):
     out = stdout_of("generate", run, *dash, "--tokens", 8, stdin=b"Tom\n\nNora had\n")
-    assert out.count("\n") == 3
+    assert (out.count("\n"), out.splitlines()[1]) == (3, "null  (the text is empty)")
 
 
 @pytest.mark.parametrize("options", [(), ("--temperature", 0)])
@@ -175,13 +175,19 @@ def test_a_bom_and_crlf_in_stdin_are_removed_from_the_prompt(json_of, run):
 def test_json_of_several_lines_has_lists_with_one_entry_per_line(json_of, run):
     actual = json_of("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
     assert actual["prompt"] == ["Tom", "", "Nora"]
-    assert [len(text) for text in actual["text"]] == actual["tokens"] == [4, 4, 4]
+    assert [text and len(text) for text in actual["text"]] == [4, None, 4]
+    assert (actual["tokens"], actual["reasons"]) == ([4, 0, 4], [None, "the text is empty", None])
 
 
-def test_an_empty_line_gets_an_empty_score(stdout_of, json_of, run):
-    lines = stdout_of("score", run, stdin=b"Tom had\n\na\nNora had\n").split("\n")
-    assert [line[:10] for line in lines] == ["perplexity", "", "", "perplexity", ""]
-    assert [p is None for p in json_of("score", run, stdin=b"Tom had\n\n")["perplexity"]] == [False, True]
+def test_a_line_without_a_score_has_a_reason(stdout_of, json_of, run):
+    first, empty, short, last = stdout_of("score", run, stdin=b"Tom had\n\na\nNora had\n").splitlines()
+    assert all(line.startswith("perplexity ") for line in (first, last))
+    assert empty == "null  (the text is empty): ''"
+    assert short == "null  (the text is too short to be scored): 'a'"
+    actual = json_of("score", run, stdin=b"Tom had\n\n")
+    assert [p is None for p in actual["perplexity"]] == [False, True]
+    assert (actual["words"][1], actual["reasons"]) == (None, [None, "the text is empty"])
+    assert json_of("score", run, "") == {"words": None, "perplexity": None, "tokens": 0, "reason": "the text is empty"}
 
 
 def test_several_texts_are_scored_one_per_line(stdout_of, run):

@@ -27,7 +27,10 @@ def test_json_of_embed_has_all_vectors(harken, run, model):
 
 def test_each_line_of_stdin_is_a_text_including_empty_lines(harken, run, model):
     output = harken("embed", run, "--json", stdin=b"Tom\n\na hat\n")
-    assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(model.embed(["Tom", "", "a hat"]), abs=1e-6)
+    first, empty, last = (answers := json.loads(output.out))["vectors"]
+    assert np.array([first, last]) == pytest.approx(model.embed(["Tom", "a hat"]), abs=1e-6)
+    assert (empty, answers["reasons"]) == (None, [None, "the text is empty", None])
+    assert harken("embed", run, stdin=b"Tom\n\n").out.splitlines()[1] == "null  (the text is empty)"
 
 
 def test_a_file_of_vectors_is_read_without_pickle(harken, run, model):
@@ -35,8 +38,12 @@ def test_a_file_of_vectors_is_read_without_pickle(harken, run, model):
     assert output.out == "2 vectors in v.npy\n"
     assert np.load("v.npy", allow_pickle=False) == pytest.approx(model.embed(["Tom", "a"]), abs=1e-6)
     assert harken("embed", run, "Tom", "--out", "v.npy").err.startswith(
-        "harken: --out v.npy: the file exists; choose another name"
+        "harken: --out v.npy: the file exists; overwrite it with --force, or choose another name"
     )
+    assert harken("embed", run, "--out", "v.npy", "--force", stdin=b"Tom\n\n").code == 0
+    vectors = np.load("v.npy", allow_pickle=False)
+    assert vectors[0] == pytest.approx(model.embed("Tom"), abs=1e-6)
+    assert np.isnan(vectors[1]).all()
 
 
 def test_the_nearest_words_are_printed_with_their_cosines(harken, run, model):
@@ -51,7 +58,7 @@ def test_the_nearest_words_are_printed_with_their_cosines(harken, run, model):
         ([], "give a text"),
         (["a", "--nearest", "T"], "[TEXT...] has no effect with --nearest"),
         (["a", "-k", "3"], "-k has no effect without --nearest"),
-        (["a", "--out", "v.txt"], "ends with .npy"),
+        (["a", "--out", "v.txt"], "the ending '.txt'; accepted: .npy"),
         (["--nearest", "Tom"], "'Tom': not a word of this run's vocabulary"),
     ],
 )
@@ -73,8 +80,9 @@ def notes(tmp_path):
 
 def test_a_line_is_nearest_to_itself(harken, run, notes):
     output = harken("search", run, notes, "The cat ran.", "-k", 2)
-    assert output.out.splitlines()[0].split(maxsplit=2) == ["1.0000", "3", "The cat ran."]
-    assert len(output.out.splitlines()) == 2
+    query, best, *others = output.out.splitlines()
+    assert (query, best.split(maxsplit=2)) == ("query: The cat ran.", ["1.0000", "3", "The cat ran."])
+    assert len(others) == 1
 
 
 def test_json_of_search_has_the_hits_of_each_query(harken, run, notes, model):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +35,13 @@ def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     lines = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
     assert len(lines) == 21
     assert lines[-1].endswith("  shapes/dark/0.png")
+    first, empty = harken("classify", "runs/shapes", stdin=b"shapes/dark/0.png\n\n").out.splitlines()
+    assert (first.split()[:-1], empty.rstrip()) == (single.split(), "null  (the text is empty)")
+    (folder / "held.tsv").write_text("image\tid\ndark/0.png\t7\n")
+    harken("classify", "runs/shapes", "--in", "shapes/held.tsv", "--out", "out.jsonl")
+    row = json.loads(Path("out.jsonl").read_text())
+    assert (row["image"], row["id"], row["line"], row["label"]) == ("dark/0.png", "7", 2, single.split()[1])
+    (folder / "held.tsv").unlink()
     output = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
     assert [len(output["labels"]), len(output["files"])] == [20, 20]
     assert "baseline: regression on pixels" in harken("eval", "runs/shapes", "shapes").out

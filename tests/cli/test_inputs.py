@@ -18,14 +18,15 @@ def inputs_read(tmp_path, name: str, content: str, *, column: str | None = None,
     source.write_text(content, "utf-8")
     with Context(score):
         inputs = Inputs((), in_=str(source), out_=str(out), column=column)
-    texts = (text for batch in inputs.batches(2, **options) for text in batch)
-    inputs.write(({"length": len(text), "place": n} for n, text in enumerate(texts)), json_=False)
+    texts = [text for batch in inputs.batches(2, **options) for text in batch]
+    inputs.write(({"length": len(text), "place": n} for n, text in enumerate(texts)), (), json_=False)
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     out.unlink()
-    assert len(answers) == inputs.total
-    assert all(answer["length"] == len(answer["input"]) for answer in answers)
+    assert len(answers) == inputs.total == len(texts)
+    assert [answer["length"] for answer in answers] == list(map(len, texts))
     assert [answer["place"] for answer in answers] == list(range(inputs.total))
-    return [answer["input"] for answer in answers]
+    assert all(text in row.values() for text, row in zip(texts, answers, strict=True))
+    return texts
 
 
 def test_plain_lines_keep_their_order_including_empty_lines(tmp_path):
@@ -100,8 +101,11 @@ def test_a_json_line_without_text_is_reported_with_its_number(tmp_path, line):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("ask.txt", "taken.jsonl"), "--out taken.jsonl: the file exists; choose another name"),
-        (("ask.txt", None), "--in ask.txt: --out is missing; add --out answers.jsonl"),
+        (
+            ("ask.txt", "taken.jsonl"),
+            "--out taken.jsonl: the file exists; overwrite it with --force, or choose another name",
+        ),
+        (("ask.txt", None), "--in ask.txt: --out is missing; add --out answers.csv"),
         (("ack.txt", "a.jsonl"), "--in ack.txt: no such file; check the name. Did you mean ask.txt?"),
     ],
 )

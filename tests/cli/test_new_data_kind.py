@@ -40,7 +40,7 @@ class SignalTask(SetTaskSettings):
     kind: Literal["signal"] = "signal"
 
 
-def classify_signals(run, inputs):
+def classify_signals(run, inputs, listen):
     """Labels of signals, which are strings of numbers."""
     return classify_sets(run, [np.array([[t, float(v)] for t, v in enumerate(text.split())]) for text in inputs])
 

@@ -50,7 +50,7 @@ def test_predictions_have_the_names_of_their_sets(harken, run, tmp_path):
     assert actual["sets"] == [f"c{n}" for n in range(5)]
     assert "5 answers in out.jsonl" in harken("classify", run, "--in", "other.csv", "--out", "out.jsonl").out
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["input"] for line in lines] == actual["sets"]
+    assert [line["set"] for line in lines] == actual["sets"]
     assert [line["label"] for line in lines] == [labels[0]["label"] for labels in actual["labels"]]
 
 

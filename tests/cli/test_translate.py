@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+NULL = "null  (the text is empty)"
 TEXTS = ["she saw the red cat.", "Tom lost the dog."]
 
 
@@ -38,7 +39,9 @@ def targets(pair_folder) -> list[str]:
 
 
 def test_each_argument_is_a_source_with_one_output_line(stdout_of, pair_folder, targets):
-    assert stdout_of("translate", pair_folder, *TEXTS).splitlines() == targets
+    lines = stdout_of("translate", pair_folder, *TEXTS).splitlines()
+    assert lines == [f"{text} -> {target}" for text, target in zip(TEXTS, targets, strict=True)]
+    assert stdout_of("translate", pair_folder, TEXTS[0]) == f"{targets[0]}\n"
 
 
 @pytest.mark.parametrize("dash", [["-"], []])
@@ -46,7 +49,12 @@ def test_each_line_of_stdin_has_one_output_line_including_empty_and_unterminated
     stdout_of, pair_folder, targets, dash
 ):
     stdin_bytes = f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}".encode()
-    assert stdout_of("translate", pair_folder, *dash, stdin=stdin_bytes).split("\n") == [targets[0], "", targets[1], ""]
+    assert stdout_of("translate", pair_folder, *dash, stdin=stdin_bytes).split("\n") == [
+        targets[0],
+        NULL,
+        targets[1],
+        "",
+    ]
 
 
 def test_more_lines_than_one_batch_keep_their_order(stdout_of, pair_folder, targets):
@@ -84,7 +92,9 @@ def test_alternatives_are_lines_for_an_argument_and_columns_for_stdin(stdout_of,
     assert len(lines) == 3
     assert all(float(line.split()[0]) < 0 for line in lines)
     stdin_bytes = f"{TEXTS[0]}\n\n".encode()
-    assert stdout_of("translate", pair_folder, "--alternatives", 3, stdin=stdin_bytes) == "\t".join(lines) + "\n\n"
+    assert (
+        stdout_of("translate", pair_folder, "--alternatives", 3, stdin=stdin_bytes) == "\t".join(lines) + f"\n{NULL}\n"
+    )
 
 
 def test_search_options_are_passed_on(json_of, pair_folder):
@@ -109,21 +119,27 @@ def test_weights_of_lower_precision_translate(json_of, pair_folder, precision):
 
 def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_path, targets):
     (tmp_path / "ask.csv").write_text("id,text\n" + "".join(f'1,"{text}"\n' for text in [*TEXTS, ""]))
-    assert stdout_of("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl") == "3 answers in a.jsonl\n"
+    assert stdout_of("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl") == (
+        "3 answers in a.jsonl (predicted_text: the file has text)\n"
+    )
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [answer["input"] for answer in answers] == [*TEXTS, ""]
-    assert [answer["text"] for answer in answers] == [*targets, ""]
-    assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == {"answers": 3, "out": "b.jsonl"}
+    assert [answer["text"] for answer in answers] == [*TEXTS, ""]
+    assert [answer["predicted_text"] for answer in answers] == [*targets, None]
+    assert [(answer["line"], answer.get("reason")) for answer in answers][1:] == [(3, None), (4, "the text is empty")]
+    expected = {"answers": 3, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
+    assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == expected
 
 
-def test_an_output_line_has_its_input_once_and_the_source_column_is_detected(stdout_of, pair_folder, tmp_path, targets):
+def test_an_output_line_has_the_columns_of_its_row_and_the_source_column_is_detected(
+    stdout_of, pair_folder, tmp_path, targets
+):
     (tmp_path / "ask.csv").write_text("id,source,target\n" + "".join(f'7,"{text}",x\n' for text in TEXTS))
     (tmp_path / "ask.jsonl").write_text("".join(json.dumps({"target": "x", "source": text}) + "\n" for text in TEXTS))
     for name in ("ask.csv", "ask.jsonl"):
-        stdout_of("translate", pair_folder, "--in", name, "--out", f"{name}.out")
-        answers = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
-        assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
-        assert all(answer.keys() == {"input", "text", "score"} for answer in answers)
+        stdout_of("translate", pair_folder, "--in", name, "--out", f"{name}.out.jsonl")
+        answers = [json.loads(line) for line in (tmp_path / f"{name}.out.jsonl").read_text().splitlines()]
+        assert [(answer["source"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
+        assert all(answer.keys() - {"id"} == {"source", "target", "text", "score", "line"} for answer in answers)
 
 
 def test_unknown_columns_are_refused(harken, pair_folder, tmp_path):
@@ -140,7 +156,10 @@ def test_only_the_sources_of_a_tsv_are_translated(harken, pair_folder, tmp_path,
     output = harken("translate", pair_folder, "--in", "ask.tsv", "--out", "a.jsonl", *where)
     assert (output.code, output.err) == (0, "")
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
+    sources = [next(iter(answer.values())) for answer in answers]
+    assert list(zip(sources, (answer["text"] for answer in answers), strict=True)) == list(
+        zip(TEXTS, targets, strict=True)
+    )
 
 
 def test_a_tab_in_a_source_is_reported_once(harken, pair_folder):

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 from file_server import FileServer, file_server, redirect, send
+from harken import recipe
 from harken.cli import harken as program
 from harken.data import catalogue
 from harken.data.cache import cache_folder
@@ -738,3 +739,9 @@ def test_movie_reviews_of_one_sentence_keep_their_labels() -> None:
     assert (
         catalogue.to_labelled_sentences([table]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'
     )
+
+
+@pytest.mark.parametrize("name", ["movie-reviews", "movie-sentences", "opinions"])
+def test_reviews_are_read_in_lower_case_as_their_results_were_measured(name: str) -> None:
+    assert catalogue.ENTRIES[name].settings["data.lowercase"] is True
+    assert "data.lowercase" not in recipe.shipped("labels")

@@ -10,6 +10,7 @@ import harken
 from harken.decode import sampling
 from harken.decode.sampling import IncrementalDecoder, PromptLookup, SamplingSettings, TextGenerator
 from harken.errors import BadInput
+from harken.events import OverflowWarning
 from harken.inference.answers.generate import StopSequence
 
 ZERO = torch.tensor(0)
@@ -70,6 +71,17 @@ def test_a_prompt_longer_than_the_context_is_truncated_to_its_end(char):
     end = "x" * 3 + " hat and a dog"[: CONTEXT - 3]
     assert len(end) == CONTEXT
     assert char.generate("Nothing of this is seen. " + end, max_new_tokens=30) == char.generate(end, max_new_tokens=30)
+    notices = []
+    listen = lambda event, **facts: notices.append(facts["text"])  # noqa: E731
+    char.generate(["x" * 40, "x"], n=3, max_new_tokens=1, listen=listen)
+    char.next("x" * 17, listen=listen)
+    fix = "truncated at the start; give a shorter prompt"
+    assert notices == [
+        f"1 of 2 prompts is longer than 16 tokens (longest: 40) and was {fix}",
+        f"1 of 1 prompts is longer than 16 tokens (longest: 17) and was {fix}",
+    ]
+    with pytest.warns(OverflowWarning):
+        list(char.stream("x" * 40, max_new_tokens=1))
 
 
 def test_a_recurrent_model_has_no_context_limit(folders):

@@ -56,9 +56,26 @@ def test_the_recipe_of_a_run_on_a_frame_can_be_repeated(trained, tmp_path):
 
 def test_predictions_are_aligned_with_the_rows(trained):
     texts = ["a good film, number 3", "", "a bad film, number 4", None, "a good film, number 5", float("nan")]
-    answers = trained.predict(StandInFrame(other=[0] * 6, review=texts))
+    with pytest.warns(UserWarning, match=r"^columns that did not occur in training and have no influence: other$"):
+        answers = trained.predict(StandInFrame(other=[0] * 6, review=texts))
     assert answers == ["pos", None, "neg", None, "pos", None]
     assert answers[::2] == [labels[0]["label"] for labels in trained.classify(texts[::2])]
+
+
+def test_labels_that_did_not_occur_in_training_are_named_with_their_counts(trained):
+    frame = StandInFrame(review=["a good film", "a bad film", "a film"], opinion=["meh", "pos", "meh"])
+    notices = []
+    trained.predict(frame, listen=lambda event, **facts: notices.append(facts["text"]))
+    assert notices == ["labels that did not occur in training and are never predicted: 'meh' (2)"]
+
+
+def test_predictions_below_the_minimum_probability_are_unknown(trained):
+    frame = StandInFrame(review=["a good film, number 3", ""])
+    (labels,) = trained.classify([frame["review"][0]])
+    assert trained.predict(frame, min_probability=labels[0]["probability"]) == ["pos", None]
+    assert trained.predict(frame, min_probability=1.0) == ["unknown", None]
+    (first, *others) = trained.classify(frame["review"][0], min_probability=1.0)
+    assert (first, others) == ({"label": "unknown", "probability": labels[0]["probability"]}, labels)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -107,6 +124,8 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
     assert run.verb == "translate"
     sources = StandInFrame(de=["", ""], en=["the 3 red cats sleep", ""])
     assert run.predict(sources) == [run.translate("the 3 red cats sleep"), None]
+    with pytest.raises(BadInput, match="min_probability: only labels have a probability; leave it out"):
+        run.predict(sources, min_probability=0.5)
 
 
 def test_a_language_model_predicts_no_rows(char):

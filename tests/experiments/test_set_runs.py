@@ -54,6 +54,14 @@ def test_a_set_model_learns_what_means_and_deviations_do_not_show(trained):
     assert trained.facts["data"]["unit"] == "sets"
 
 
+def test_a_set_of_which_a_sample_is_read_gives_a_notice(trained):
+    run, rows = harken.load(trained.path), np.random.default_rng(0).normal(size=(12, 2))
+    run.recipe, notices = run.recipe.change(data__max_rows=10), []
+    run.classify([rows, rows[:10]], listen=lambda event, **facts: notices.append(facts["text"]))
+    counts = "1 of 2 sets is longer than 10 rows (longest: 12) and was sampled"
+    assert notices == [f"{counts}; increase data.max_rows to keep more"]
+
+
 def test_the_audit_checks_permutation_batching_and_padding(trained):
     outcomes = {check["name"]: check["outcome"] for check in trained.facts["audit"]["checks"]}
     passed = {name for name, outcome in outcomes.items() if outcome == "passed"}

@@ -90,10 +90,15 @@ def test_a_reply_ends_with_the_end_token_and_other_special_tokens_are_banned() -
 
 def test_the_oldest_turns_are_dropped_when_the_context_is_full() -> None:
     run = Stub(chat_tokenizer(CHAT_TEMPLATES[0]), context=200)
-    chat = Chat(run, max_new_tokens=20)
+    notices = list[str]()
+    chat = Chat(run, max_new_tokens=20, listen=lambda event, **facts: notices.append(facts["text"]))
     for n in range(30):
         list(chat.send(f"message {n}"))
         assert len(run.read[-1]) <= 180
+        assert not notices or n > 2
+    dropped = "and was shortened: the oldest messages are no longer read"
+    assert notices[0].startswith("1 of 1 conversations is longer than 179 tokens (longest: ")
+    assert notices[0].endswith(dropped)
     prompt_text = run.tokenizer.decode(run.read[-1])
     assert "You are a helpful assistant." in prompt_text
     assert "message 29" in prompt_text

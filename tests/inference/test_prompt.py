@@ -165,7 +165,9 @@ def test_a_question_longer_than_the_context_keeps_its_end_with_a_notice(char):
         "listen": lambda event, **facts: messages.append(facts["text"]),
     }
     item, other = char.classify([f"{letter * 90} this is all that is seen" for letter in "zy"], **options)
-    assert messages == ["prompt: exceeds the model's context; the start was truncated for 2 texts"]
+    assert messages == [
+        "2 of 2 prompts are longer than 16 tokens (longest: 120) and were truncated at the start; give shorter texts"
+    ]
     assert item == other
 
 

@@ -11,6 +11,9 @@ import torch
 from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.cache import cache_folder
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.source import Processor
+from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.files import write_atomic
@@ -38,7 +41,8 @@ def import_model(source: str | Path, out: str | Path, *, listen: Listener = sile
     opened = open_source(model_location.path)
     mapping = find_mapping(opened)
     weight_map = weight_mapping.match_tensors(opened, mapping)
-    recipe, processor = recipes.resolve((opened.location, mapping.settings())), mapping.load_processor(opened)
+    processor = mapping.load_processor(opened)
+    recipe = _with_case(recipes.resolve((opened.location, mapping.settings())), processor)
     with torch.device("meta"), run_folder.SkipInit():
         model = recipe.build(processor.vocab)
     weight_mapping.check_shapes(opened, weight_map, model, mapping.vocab_size)
@@ -69,6 +73,14 @@ def import_model(source: str | Path, out: str | Path, *, listen: Listener = sile
         run_folder.write_json(folder / "cost.json", {"seconds": facts["seconds"], "kwh": 0.0, "co2e_kg": 0.0})
         run_folder.write_manifest(folder, facts)
     return run
+
+
+def _with_case(recipe: recipes.Recipe, processor: Processor) -> recipes.Recipe:
+    """The recipe with the case of an imported WordPiece tokenizer, which keeps its own rules."""
+    tokenizer = processor.tokenizer if isinstance(processor, TokenLabelProcessor) else processor
+    if isinstance(tokenizer, Tokenizer) and tokenizer.kind == "wordpiece":
+        return recipe.change(data__lowercase=tokenizer.lowercase)
+    return recipe
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

@@ -97,6 +97,10 @@ def harken(ctx: click.Context) -> None:
 
 
 json_option = click.option("--json", "json_", is_flag=True, help="Print one JSON object on stdout and nothing else.")
+OVERFLOW_HELP = "A text that is too long: truncate it, or average over overlapping windows."
+overflow_option = click.option(
+    "--overflow", type=click.Choice(["truncate", "windows"]), default="truncate", help=OVERFLOW_HELP
+)
 PRECISION_HELP = "Precision of the weights; a lower one is faster (int8: only on a CPU)."
 precision_option = click.option("--precision", type=PRECISION, default="float32", help=PRECISION_HELP)
 
@@ -152,7 +156,12 @@ def reject_options(why: str, *names: str) -> None:
 
 
 def print_json(values: Mapping[str, object]) -> None:
-    """Print the JSON object of --json. Non-finite numbers become null."""
+    """Print the JSON object of --json, with the notices if there are any. Non-finite numbers become null."""
+    from harken.console import LISTENER
+
+    if listener := click.get_current_context().meta.get(LISTENER):
+        listener.report_overflows()
+        values = {**values, **({"notices": listener.notices} if listener.notices else {})}
     click.echo(json.dumps(to_json_value(values), ensure_ascii=False))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harken.console import decode_argument, stdin_is_piped, stdin_lines
+from harken.console import ConsoleListener, decode_argument, stdin_is_piped, stdin_lines
 
 from . import json_option, precision_option, print_json, search_options, seed_option
 
@@ -30,18 +30,20 @@ def chat(run: str, message: str | None, precision: str, system: str | None, json
     options: dict[str, Any] = settings
     if system is not None:
         options["system"] = decode_argument(system) or None
-    conversation = load(run, precision=precision).chat(**options)
-    from_lines = message in (None, "-")
-    for user_message in _messages(required=message is None) if from_lines else [decode_argument(message or "")]:
-        pieces = conversation.send(user_message)
-        if json_:
-            list(pieces)
-        elif stdin_is_piped() and from_lines:
-            click.echo("".join(pieces).strip().replace("\n", "\\n"))
-        else:
-            for piece in pieces:
-                click.echo(piece, nl=False)
-            click.echo()
+    with ConsoleListener(to_stderr=True) as listener:
+        conversation = load(run, precision=precision).chat(**options, listen=listener)
+        from_lines = message in (None, "-")
+        for user_message in _messages(required=message is None) if from_lines else [decode_argument(message or "")]:
+            pieces = conversation.send(user_message)
+            if json_:
+                list(pieces)
+            elif stdin_is_piped() and from_lines:
+                click.echo("".join(pieces).strip().replace("\n", "\\n"))
+            else:
+                for piece in pieces:
+                    click.echo(piece, nl=False)
+                click.echo()
+            listener.report_overflows()
     if json_:
         print_json({"messages": [{"role": who, "text": text} for who, text in conversation.messages]})
 

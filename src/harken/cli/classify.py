@@ -1,6 +1,8 @@
 """harken classify RUN [TEXT or IMAGE...]"""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,14 +10,18 @@ import click
 from harken.console import ConsoleListener, decode_prompt
 from harken.events import Listener
 
-from . import json_option, precision_option, print_json, reject_options
-from .inputs import TEXT_COLUMNS, Inputs, file_options, training_column
+from . import json_option, overflow_option, precision_option, print_json, reject_options
+from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
+from .inputs import IMAGE_COLUMNS, TEXT_COLUMNS, InputRow, Inputs, file_options, input_choices, locate_image
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
 
 BATCH_SIZE = 256  # texts per batch
 LABELS_SHOWN = 3  # labels printed per text
+ALL_HELP = (
+    f"Print all labels instead of the {LABELS_SHOWN} most probable; in a table, one probability column per label."
+)
 
 
 @click.command()
@@ -23,10 +29,13 @@ LABELS_SHOWN = 3  # labels printed per text
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
 @click.option("--prompt", "prompt", metavar="TEXT", help='Prompt for a language model: "Review: {text} Sentiment:".')
 @click.option("--labels", metavar="A,B", help="With --prompt: the candidate labels.")
+@click.option("--all", "all_", is_flag=True, help=ALL_HELP)
+@min_probability_option
 @file_options
+@overflow_option
 @precision_option
 @json_option
-def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **options: str | None) -> None:
+def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **settings: object) -> None:
     """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair.
 
     For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
@@ -36,51 +45,101 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
 
     With --prompt, RUN is a language model.
     """
+    options: dict[str, Any] = settings
     prompt, labels = options.pop("prompt"), options.pop("labels")
     if (prompt is None) != (labels is None):
         raise click.UsageError("--prompt and --labels are used together; give both")
-    inputs = Inputs(texts, **options)
+    inputs = Inputs.from_options(texts, options)
     from harken.inference.run import load
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=True) as listener:
-        arguments: dict[str, Any] = {"listen": listener}
+        arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
+        arguments["listen"] = listener
         if prompt is not None and labels is not None:
-            arguments |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
+            arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text
         names, batches = _named_batches(model, inputs, listener)
-        rows: Iterator[Any] = (row for batch in batches for row in model.classify(batch, **arguments))
+        answers = _answers(model, names, batches, arguments, listener)
         if inputs.in_:
-            inputs.write(({**row[0], "labels": row} for row in rows), json_=json_, listen=listener)
+            known = arguments.get("labels") or model.tokenizer.labels
+            columns = {label: f"probability_{label}" for label in known if options["all_"]}
+            rows = (_with_columns(answer, columns) if inputs.writes_table else answer for _, answer in answers)
+            inputs.write(rows, ("label", "value", "probability", *columns.values()), json_=json_, listen=listener)
         elif json_:
             named = {model.input_reader.name: names} if model.input_reader and names else {}
-            print_json({"labels": list(rows), **named})
+            print_json({**parallel_lists([answer for _, answer in answers], "labels"), **named})
         else:
-            for n, row in enumerate(rows):
-                text = "  ".join(f"{_format_label(label)} {label['label']}" for label in row[:LABELS_SHOWN])
-                click.echo(f"{text}  {names[n]}" if len(names) > 1 else text)
+            shown = names if len(names) > 1 else list(map(one_line, texts)) if len(texts) > 1 else []
+            for n, (_, answer) in enumerate(answers):
+                text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
+                click.echo(f"{text}  {shown[n]}".rstrip() if shown else text)
+
+
+def _answers(
+    model: "Run", names: list[str], batches: Iterable[Sequence[Any]], arguments: dict[str, Any], listen: Listener
+) -> Iterable[tuple[object, Answer]]:
+    """Each input, or its name, with its labels."""
+    from harken.inference.answers.rows import best_label
+
+    def predict(batch: list[Any], _: int) -> list[Answer]:
+        rows: list[Any] = model.classify(batch, **arguments)
+        best = [row[0] if "value" in row[0] else {**row[0], "label": best_label(model, row)} for row in rows]
+        return [{**answer, "labels": row} for answer, row in zip(best, rows, strict=True)]
+
+    if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
+        return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
+    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, is_pair=_reads_pairs(model))
 
 
 def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list[str], Iterable[Sequence[Any]]]:
     """The inputs in batches; for a run that reads files or names of nodes also the name of each input."""
+    from harken.data.sets.columns import header_names
+    from harken.inference.answers.rows import label_column, notice_unseen
+
     reader = model.input_reader
     if inputs.in_ and reader and reader.is_table:
         reject_options(f"for {reader.name}", "column")
         selected = [inputs.in_]
+        notice_unseen(model, header_names(Path(inputs.in_), inputs.encoding), Counter(), listen)
+    elif inputs.in_ or not reader:
+        is_image = reader is not None and reader.name == "files"
+        named = IMAGE_COLUMNS if is_image else TEXT_COLUMNS
+        columns = [*input_choices(model.recipe.data.input_column), *named]
+        convert = locate_image if is_image else None
+        options: dict[str, Any] = {"keep_tabs": _reads_pairs(model), "convert": convert}
+        batches = inputs.batches(BATCH_SIZE, columns, count_values=label_column(model), **options)
+        notice_unseen(model, inputs.header, inputs.values, listen)
+        return [], batches
     else:
-        from harken.data.labelled.source import TextLabelProcessor
-
-        processor, columns = model.tokenizer, [*training_column(model.recipe.data.input_column), *TEXT_COLUMNS]
-        is_pair = isinstance(processor, TextLabelProcessor) and processor.pair
-        batches = inputs.batches(BATCH_SIZE, columns, keep_tabs=is_pair)
-        if not reader or inputs.in_:
-            return [], batches
-        selected = [name for batch in batches for name in batch]
-    names, items = reader.select(model, selected, listen)
-    inputs.texts, inputs.total = names, len(names)
+        selected = [name for batch in inputs.batches(BATCH_SIZE) for name in batch]
+    groups = [selected] if reader.one_batch else [[name] for name in selected]
+    parts = [(group, group) if any(map(is_empty, group)) else reader.select(model, group, listen) for group in groups]
+    names, items = (
+        ([item for part in side for item in part] for side in zip(*parts, strict=True)) if parts else ([], [])
+    )
+    if inputs.in_:
+        inputs.set_rows([InputRow(None, {"set": name}, name) for name in names])
     size = max(1, len(items)) if reader.one_batch else BATCH_SIZE
     return names, [items[n : n + size] for n in range(0, len(items), size)]
 
 
-def _format_label(label: dict[str, Any]) -> str:
-    return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
+def _reads_pairs(model: "Run") -> bool:
+    from harken.data.labelled.source import TextLabelProcessor
+
+    return isinstance(model.tokenizer, TextLabelProcessor) and model.tokenizer.pair
+
+
+def _with_columns(answer: Answer, columns: dict[str, str]) -> Answer:
+    """The answer with a column for the probability of each label."""
+    scores = [score for score in answer["labels"] or () if score["label"] in columns and "probability" in score]
+    return answer | {columns[score["label"]]: score["probability"] for score in scores}
+
+
+def _format_labels(answer: Answer, count: int | None) -> str:
+    if answer["labels"] is None:
+        return null_line(answer)
+    return "  ".join(
+        f"{each['value']:.4g} {each['label']}" if "value" in each else f"{each['probability']:.3f} {each['label']}"
+        for each in answer["labels"][:count]
+    )

@@ -9,7 +9,7 @@ from harken.console import ConsoleListener, table
 from harken.experiments.cluster.records import ClusterFacts
 from harken.experiments.report.formatting import format_number
 
-from . import json_option, print_json, seed_option
+from . import json_option, overflow_option, print_json, seed_option
 from .embed import layer_option, pool_option
 
 EXAMPLE_CHARACTERS = 100  # characters printed of an example
@@ -24,6 +24,7 @@ STARTS = ("k-means++", "random")
 @click.option("--start", type=click.Choice(STARTS), default=STARTS[0], help="Initialization of the centers.")
 @pool_option
 @layer_option
+@overflow_option
 @click.option("--raw", is_flag=True, help="Do not normalize the embeddings to length 1.")
 @click.option("--scale", is_flag=True, help="Divide each column by its standard deviation.")
 @click.option("--column", metavar="NAME", help="Text column of a table, by name or number.")
@@ -83,7 +84,9 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
 
     if options["columns"]:
         raise click.UsageError("--columns has no effect with --regress")
-    pcr_options = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out", "finetune_minutes")}
+    pcr_options = {
+        name: options[name] for name in ("pool", "layer", "overflow", "raw", "seed", "out", "finetune_minutes")
+    }
     with ConsoleListener(to_stderr=json_) as listener:
         facts = principal_component_regression(what, texts, listen=listener, **pcr_options)
     if json_:

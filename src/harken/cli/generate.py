@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harken.console import ConsoleListener, stdin_is_piped
+from harken.events import silent
 
 from . import json_option, load_run, precision_option, print_json, reject_options, search_options, seed_option
-from .inputs import FILE_OPTIONS, Inputs, file_options
+from .answers import Answer, UnknownWords, answer_texts, null_line, parallel_lists
+from .inputs import Inputs, file_options
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
+
+NULL = {"text": None, "tokens": 0, "tokens_per_second": None}
 
 
 @click.command()
@@ -28,29 +32,36 @@ if TYPE_CHECKING:
 @precision_option
 @json_option
 def generate(run: str, prompt: str | None, json_: bool, next_: int | None, precision: str, **settings: object) -> None:
-    """Continue PROMPT with a language model. With - or piped input, each line of stdin is a prompt."""
+    """Continue PROMPT with a language model. With - or piped input, each line of stdin is a prompt.
+
+    Without a prompt the text starts from nothing; an empty line, or an empty cell of --in, has no continuation.
+    """
     options: dict[str, Any] = settings
-    files = {name: options.pop(name) for name in FILE_OPTIONS}
+    inputs = Inputs.from_options(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], options)
     if next_ is not None:
         reject_options("with --next", *options)
-    inputs = Inputs(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], **files)
     model = load_run(run, "generate", precision)
     with ConsoleListener(to_stderr=True) as listener:
-        options["listen"] = listener
-        answers = (_generate(model, text, next_, {**options, "index": n}) for n, text in enumerate(inputs.lines()))
+        options["listen"] = listener  # names unknown words
+        if not inputs.in_ and not inputs.stdin:
+            text = next(inputs.lines())
+            if json_:
+                unknown = UnknownWords(model).of(text)
+                return print_json({"prompt": text, **_generate(model, text, next_, options), **unknown})
+            return _print_text(model, text, next_, options)
+
+        def predict(batch: list[str], position: int) -> list[Answer]:
+            return [_generate(model, batch[0], next_, {**options, "index": position})]
+
+        answers = answer_texts(model, inputs.batches(1), predict, NULL if next_ is None else {"next": None}, silent)
         if inputs.in_:
-            inputs.write(answers, json_=json_, listen=listener)
-        elif inputs.stdin and json_:
-            rows = list(answers)
-            keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
-            print_json({key: [row[key] for row in rows] for key in keys})
+            inputs.write((answer for _, answer in answers), ("text", "next", "tokens"), json_=json_, listen=listener)
         elif json_:
-            print_json(next(answers))
-        elif inputs.stdin:
-            for answer in answers:
-                click.echo(_one_line(answer))
+            rows = [{"prompt": text, **answer} for text, answer in answers]
+            print_json(parallel_lists(rows, "prompt", *(NULL if next_ is None else ["next"])))
         else:
-            _print_text(model, next(inputs.lines()), next_, options)
+            for _, answer in answers:
+                click.echo(null_line(answer) if "reason" in answer else _one_line(answer))
 
 
 def _print_text(model: "Run", prompt: str, next_: int | None, options: dict[str, Any]) -> None:
@@ -79,11 +90,11 @@ def _one_line(answer: dict[str, Any]) -> str:
 
 def _generate(model: "Run", prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:
     if next_ is not None:
-        return {"prompt": prompt, "next": model.next(prompt, next_, listen=options["listen"])}
+        return {"next": model.next(prompt, next_, listen=options["listen"])}
     start = time.perf_counter()
     text = model.generate(prompt, **options)
     seconds = time.perf_counter() - start
     count = options["n"] * options["max_new_tokens"]
     if options["stop"]:  # fewer tokens may have been generated
         count = sum(len(model.tokenizer.encode(t)) for t in ([text] if isinstance(text, str) else text))
-    return {"prompt": prompt, "text": text, "tokens": count, "tokens_per_second": round(count / max(seconds, 1e-9), 1)}
+    return {"text": text, "tokens": count, "tokens_per_second": round(count / max(seconds, 1e-9), 1)}

@@ -1,12 +1,18 @@
 """harken search RUN CORPUS QUERY..."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from harken.console import ConsoleListener
 
-from . import json_option, load_run, print_json
+from . import json_option, load_run, overflow_option, print_json
+from .answers import Answer, answer_texts, null_line, parallel_lists
 from .embed import pool_option
 from .inputs import Inputs
+
+if TYPE_CHECKING:
+    from harken.inference.answers import OverflowMode
 
 
 @click.command()
@@ -15,24 +21,32 @@ from .inputs import Inputs
 @click.argument("queries", nargs=-1, metavar="[QUERY...]")
 @click.option("-k", type=click.IntRange(1), default=5, help="Number of lines to print.")
 @pool_option
+@overflow_option
 @json_option
-def search(run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, json_: bool) -> None:
-    """Find the lines of the text file CORPUS nearest to QUERY. With - or piped input, each line of stdin is a query.
+def search(
+    run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, json_: bool, overflow: "OverflowMode"
+) -> None:
+    """Find the lines of the text file CORPUS nearest to QUERY; print the score, line number and text of each.
 
-    The search is exact. Embeddings are computed once and cached until the file or the run changes.
+    With - or piped input, each line of stdin is a query. The search is exact. Embeddings are computed once and cached
+    until the file or the run changes.
     """
     inputs = Inputs(queries, "a query, or - to read queries")
-    from harken.inference.answers.embed import SearchHit
-
     model = load_run(run, "embed")
-    hits: list[list[SearchHit]] = []
+    answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:
-        file = model.corpus(corpus, pool=pool, listen=listener)
-        for query in inputs.lines():
-            hits.append(file.search(query, k))
+        file = model.corpus(corpus, pool=pool, overflow=overflow, listen=listener)
+
+        def predict(batch: list[str], _: int) -> list[Answer]:
+            return [{"hits": file.search(query, k)} for query in batch]
+
+        for query, answer in answer_texts(model, inputs.batches(1), predict, {"hits": None}, listener):
+            answers.append({"query": query, **answer})
             if not json_:
-                click.echo("\n" * (len(hits) > 1), nl=False)
-                for hit in hits[-1]:
+                click.echo("\n" * (len(answers) > 1) + f"query: {query}")
+                click.echo(null_line(answer)) if answer["hits"] is None else None
+                for hit in answer["hits"] or ():
                     click.echo(f"{hit['score']:7.4f}  {hit['line']:>6}  {hit['text']}")
     if json_:
-        print_json({"hits": hits if inputs.stdin or len(queries) > 1 else hits[0]})
+        is_single = not inputs.stdin and len(queries) == 1
+        print_json(answers[0] if is_single else parallel_lists(answers, "query", "hits"))

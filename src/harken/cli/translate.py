@@ -1,20 +1,18 @@
 """harken translate RUN [TEXT...]"""
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harken.console import ConsoleListener
 
 from . import json_option, load_run, precision_option, print_json, search_options
-from .inputs import FILE_OPTIONS, TEXT_COLUMNS, Inputs, file_options, training_column
-
-if TYPE_CHECKING:
-    from harken.inference.run import Run
+from .answers import Answer, answer_texts, null_line, one_line
+from .inputs import TEXT_COLUMNS, Inputs, file_options, input_choices
 
 BATCH_SIZE = 64  # texts per batch
 TAB_NOTICE = "a tab is part of the source; to translate a column of a table: --in FILE --column NAME --out FILE"
+NULL = {"text": None, "score": None}
 
 
 @click.command()
@@ -26,35 +24,44 @@ TAB_NOTICE = "a tab is part of the source; to translate a column of a table: --i
 @json_option
 def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **options: object) -> None:
     """Generate the target of each source TEXT. With - or piped input, each line of stdin is a source."""
+    inputs = Inputs.from_options(texts, options)
     search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    inputs = Inputs(texts, **{name: search.pop(name, None) for name in FILE_OPTIONS})
     from harken.decode.beam import SearchSettings
 
     prefix = search.pop("prefix", "")
     SearchSettings.from_options(search)  # validates the options before the model is loaded
     model = load_run(run, "translate", precision)
-    columns = [*training_column(model.recipe.data.input_column), "source", *TEXT_COLUMNS, 1]
+    columns = [*input_choices(model.recipe.data.input_column), "source", *TEXT_COLUMNS, 1]
+    tabs = False
     with ConsoleListener(to_stderr=True) as listener:
-        search |= {"listen": listener, "prefix": prefix}
-        answers = _translate(model, inputs.batches(BATCH_SIZE, columns), search)
+
+        def predict(sources: list[str], position: int) -> list[Answer]:
+            nonlocal tabs
+            if not tabs and (tabs := any("\t" in source for source in sources)):
+                listener("notice", text=TAB_NOTICE)
+            # the position: no two batches share random draws
+            candidates = model.alternatives(sources, index=position, prefix=prefix, listen=listener, **search)
+            return [{**best[0], **({"alternatives": best} if "alternatives" in search else {})} for best in candidates]
+
+        answers = answer_texts(model, inputs.batches(BATCH_SIZE, columns), predict, NULL, listener)
         if inputs.in_:
-            inputs.write((answer for _, answer in answers), json_=json_, listen=listener)
+            keys = ("text", "score", "alternatives")
+            inputs.write((answer for _, answer in answers), keys, json_=json_, listen=listener)
         elif json_:
             print_json({"translations": [{"source": source, **answer} for source, answer in answers]})
         else:
-            for _, answer in answers:
-                candidates = [f"{c['score']:.4f} {c['text']}" for c in answer.get("alternatives", ()) if c["text"]]
-                click.echo(("\t" if inputs.stdin else "\n").join(candidates) or answer["text"])
+            for source, answer in answers:
+                candidates = _candidates(answer)
+                if inputs.stdin:
+                    click.echo("\t".join(candidates))
+                elif len(texts) > 1:
+                    click.echo("\n".join(f"{one_line(source)} -> {text}" for text in candidates))
+                else:
+                    click.echo("\n".join(candidates))
 
 
-def _translate(
-    model: "Run", batches: Iterable[list[str]], search: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each source and its answer, with all candidates if `alternatives` is set."""
-    index, tabs = 0, False  # index: no two batches share random draws
-    for sources in batches:
-        if not tabs and (tabs := any("\t" in source for source in sources)):
-            search["listen"]("notice", text=TAB_NOTICE)
-        for source, best in zip(sources, model.alternatives(sources, index=index, **search), strict=True):
-            yield source, best[0] | ({"alternatives": best} if "alternatives" in search else {})
-        index += len(sources)
+def _candidates(answer: Answer) -> list[str]:
+    """The target, or all candidates with their scores."""
+    if answer["text"] is None:
+        return [null_line(answer)]
+    return [f"{c['score']:.4f} {c['text']}" for c in answer.get("alternatives", ()) if c["text"]] or [answer["text"]]

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab
 from harken.errors import BadInput, BadRun, BadSetting
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, silent
 from harken.files import sha256_of
 from harken.suggestions import similar_path
 
@@ -267,6 +267,10 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """The examples as numbers."""
         raise NotImplementedError
 
+    def overflow(self, part: SplitT) -> Overflow | None:
+        """The examples of a split that are truncated."""
+        return None
+
     def _build_processor(self, examples: list[ExampleT], known: Any, listen: Listener) -> ProcessorT:
         """The processor of the training examples; reuses the known one as far as it covers them."""
         raise NotImplementedError
@@ -297,6 +301,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
                 listen("notice", text=f"data.{split}: too few examples to hold out a split")
+        report_overflow(listen, *filter(None, map(self.overflow, [encoded, *splits.values()])))
         return self.dataset_class(self, processor, encoded, splits, digest)
 
     def load_split(
@@ -308,6 +313,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         notify_unread(files, source.encoding, listen)
         if not len(examples):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
+        report_overflow(listen, *filter(None, [source.overflow(examples)]))
         return source._with_split(split, examples, files, tokenizer, listen)
 
     def _only_in_train(self, examples: dict[str, list[ExampleT]]) -> list[ExampleT]:
@@ -328,6 +334,11 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
     def _paths(self, path: Path) -> list[Path]:
         """What `read` reads of a file or folder."""
         return list_files(path)
+
+    @property
+    def first_file(self) -> Path:
+        """The first training file."""
+        return self._files()["train"][0]
 
     def _files_read(self, files: dict[str, list[Path]], examples: dict[str, list[ExampleT]]) -> list[Path]:
         """All files that were read."""

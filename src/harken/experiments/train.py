@@ -15,7 +15,7 @@ from harken.data.graphs.files import save_networkx
 from harken.data.source import Processor
 from harken.data.tables.frame import Frame, column_names, save_frame
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener, NoticeRecorder, silent
+from harken.events import Listener, NoticeRecorder, report_overflow, silent
 from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import Recipe, SettingsDict
@@ -163,12 +163,14 @@ def prepare(
         if ranks.world_size > 1:
             raise BadSetting("train.seeds: seeds are trained together in one process; start without torchrun")
         stacked, tasks = seeds.stack_seeds(recipe, dataset, weights=weights)
+        report_overflow(notices, *tasks.overflows())
         listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(stacked))
         stacked_trainer = StackedTrainer(stacked, tasks, recipe.train, listen=listen, ranks=ranks)
         stacked_trainer.notes["notices"] = notices.texts
         return dataset, stacked_trainer
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(dataset.vocab), recipe.bind(dataset)
+    report_overflow(notices, *task.overflows())
     transfer.init_from_run(model, recipe, weights=weights)
     ranks.local_rows(task.batch(0, 0))  # raises if the batch cannot be split
     listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(model))

@@ -10,6 +10,7 @@ from typing import Unpack
 
 from harken.decode.sampling import SamplingSettings
 from harken.errors import BadInput
+from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
 
 from .answers import SamplingOptions
 from .loaded_model import LoadedModel
@@ -50,10 +51,11 @@ class Chat:
         system: str | None = DEFAULT_SYSTEM_MESSAGE,
         max_new_tokens: int = 512,
         seed: int = 0,
+        listen: Listener = warn_of_overflow,
         **sampling: Unpack[SamplingOptions],
     ) -> None:
         run.require("generate")
-        self.run, self.max_new_tokens, self.seed = run, max_new_tokens, seed
+        self.run, self.max_new_tokens, self.seed, self.listen = run, max_new_tokens, seed, listen
         self.sampling = SamplingSettings.from_options({"temperature": 0.6, **sampling})
         tokenizer = run.tokenizer
         self.special_ids = dict(zip(tokenizer.token_texts(tokenizer.special_ids), tokenizer.special_ids, strict=True))
@@ -85,11 +87,14 @@ class Chat:
     def _prompt_ids(self) -> list[int]:
         """The conversation as ids, up to the start of the reply, without the oldest turns that do not fit."""
         limit = (self.run.model.context or 10**9) - 1
-        while len(ids := self._conversation_ids()) > max(limit - self.max_new_tokens, limit // 2):
+        prompt_limit, n_tokens = max(limit - self.max_new_tokens, limit // 2), len(self._conversation_ids())
+        while len(ids := self._conversation_ids()) > prompt_limit:
             oldest = 1 if self.messages[0][0] == "system" else 0
             if len(self.messages) <= oldest + 1:
                 raise BadInput(f"message: has {len(ids)} tokens; this model reads {limit}; shorten the message")
             del self.messages[oldest]
+        words = {"inputs": "conversations", "consequence": "shortened: the oldest messages are no longer read"}
+        report_overflow(self.listen, Overflow.of([n_tokens], prompt_limit, **words))
         return ids
 
     def _conversation_ids(self) -> list[int]:

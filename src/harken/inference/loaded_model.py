@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harken import registry, run_folder
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.tags import WORD
 from harken.data.source import Vocab
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.decode.beam import BeamSearch
@@ -19,6 +20,7 @@ from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.recipe import Recipe
 
 from .answers import InputReader
+from .answers.unknown import unknown_pieces
 
 
 class LoadedModel:
@@ -110,6 +112,17 @@ class LoadedModel:
             prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
             raise BadInput(f"{self.path}: this run {self.ability}; {hint}")
+
+    def unknown_words(self, *texts: str) -> list[str]:
+        """The words of these texts that are not in the vocabulary, each once; an answer cannot depend on them.
+
+        With a tokenizer of characters they are characters. Byte pairs and bytes have none.
+
+        >>> run.unknown_words("Tom had a zebra")
+        [...]
+        """
+        texts = tuple(" ".join(WORD.findall(text)) for text in texts) if self.verb == "tag" else texts
+        return list(dict.fromkeys(piece for text in texts for piece in unknown_pieces(self.tokenizer, text)))
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harken.core import Memory
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, silent
 from harken.models import LanguageModel
 
 from .answers import LabelScore
@@ -71,6 +71,7 @@ class ScoredPrompt:
     start: int  # of the answers
     n_dropped: int  # examples
     truncated: bool  # the question alone was too long
+    n_tokens: int = 0  # before that
 
     def rows(self) -> tuple[list[list[int]], list[int]]:
         """The distinct model inputs (an answer without its last token, no prefix of another), and each answer's row."""
@@ -102,7 +103,7 @@ def build_prompt(
     start = max(1 + n_special, min(shared, min(map(len, ids)) - 1))
     n_cut = min(max(0, excess), start - 1 - n_special)
     truncated = [row[:n_special] + row[n_special + n_cut :] for row in ids]
-    return ScoredPrompt(truncated, start - n_cut, n_dropped, excess > 0)
+    return ScoredPrompt(truncated, start - n_cut, n_dropped, excess > 0, max(map(len, ids)) - 1)
 
 
 def common_prefix_length(rows: Sequence[list[int]]) -> int:
@@ -121,8 +122,8 @@ def build_prompts(
         fewest = shots - max(prompt.n_dropped for prompt in prompts)
         dropped = f"dropped the first examples for {n_shortened:,} of {len(prompts):,} texts, at least {fewest} remain"
         listen("notice", text=f"shots={shots}: exceeds the model's context; {dropped}")
-    if n_truncated := sum(prompt.truncated for prompt in prompts):
-        listen("notice", text=f"prompt: exceeds the model's context; the start was truncated for {n_truncated:,} texts")
+    words = {"inputs": "prompts", "consequence": "truncated at the start", "remedy": "give shorter texts"}
+    report_overflow(listen, Overflow.of([prompt.n_tokens for prompt in prompts], context, **words))
     return prompts
 
 

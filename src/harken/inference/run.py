@@ -11,10 +11,9 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
-from harken.core import watching
 from harken.data.tables.frame import Frame
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, report_overflow, silent, warn, warn_of_overflow
 from harken.models import EncoderDecoder
 from harken.tasks import Evaluation
 
@@ -23,28 +22,31 @@ from .answers import (
     GenerationOptions,
     Image,
     LabelScore,
+    OverflowMode,
     SamplingOptions,
     SearchOptions,
     Trace,
+    check_overflow,
     check_text,
     to_list,
 )
 from .answers.ask import Answer, Story, answer_question, answer_story
-from .answers.caption import Caption, caption_candidates
-from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_text, nearest_words
+from .answers.caption import Caption, caption_images
+from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
 from .answers.fill import WordProbability, fill_masks
-from .answers.generate import TokenProbability, encode_prompt, generate_texts, next_tokens, stream_prompts
-from .answers.rows import Prediction, best_label, input_texts
+from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
+from .answers.rows import Prediction, RowOptions, best_label, predict_rows
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
 from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
+from .answers.unknown import mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
 from .loaded_model import LoadedModel, build_model
 from .prepare import prepare_inference
 from .prompt import classify_by_prompt
 
 Labels = list[LabelScore]  # of one input, most probable first
-Classifier = Callable[[LoadedModel, Sequence[object]], list[Labels]]
+Classifier = Callable[..., list[Labels]]  # of a run, its inputs, and a listener; of texts also overflow
 Tracer = Callable[[LoadedModel, Image, str | None], Trace]
 
 
@@ -106,6 +108,7 @@ class Run(LoadedModel):
         system: str | None = DEFAULT_SYSTEM_MESSAGE,
         max_new_tokens: int = 512,
         seed: int = 0,
+        listen: Listener = warn_of_overflow,
         **sampling: Unpack[SamplingOptions],
     ) -> Chat:
         """A conversation with an instruct model. Options: temperature, top_k, top_p.
@@ -113,9 +116,9 @@ class Run(LoadedModel):
         >>> "".join(run.chat(max_new_tokens=5).send("Hello"))
         '...'
         """
-        return Chat(self, system=system, max_new_tokens=max_new_tokens, seed=seed, **sampling)
+        return Chat(self, system=system, max_new_tokens=max_new_tokens, seed=seed, listen=listen, **sampling)
 
-    def next(self, prompt: str, k: int = 10, *, listen: Listener = silent) -> list[TokenProbability]:
+    def next(self, prompt: str, k: int = 10, *, listen: Listener = warn_of_overflow) -> list[TokenProbability]:
         """The k most probable next tokens with their probabilities.
 
         >>> run.next("Tom", k=1)
@@ -152,6 +155,7 @@ class Run(LoadedModel):
             known = f"has {', '.join(loaded.splits)}" if loaded.splits else "has no held-out split"
             raise BadInput(f"split {split}: not in this run, which {known}; or give other data to evaluate")
         task = self.recipe.bind(loaded)
+        report_overflow(listen, *task.overflows())
         score = task.evaluate(self.model, split)
         if data is not None and (fraction := score.protocol.get("unknown")):
             percent = f"{100 * fraction:.3g} % of its tokens are unknown to this run and evaluated as <unk>"
@@ -196,10 +200,8 @@ class Run(LoadedModel):
         '...'
         """
         single = isinstance(image, str | Path) or (isinstance(image, np.ndarray | Tensor) and image.ndim in (2, 3))
-        images = cast(Sequence[Image], [image] if single else image)
-        candidates = caption_candidates(self, images, index=index, **search)
-        captions = candidates if "alternatives" in search else [best[0]["text"] if best else "" for best in candidates]
-        return cast(Caption | list[Caption], captions[0] if single else captions)
+        captions = caption_images(self, cast(Sequence[Image], [image] if single else image), index=index, **search)
+        return captions[0] if single else captions
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
@@ -209,61 +211,74 @@ class Run(LoadedModel):
         *,
         prompt: str | None = None,
         labels: Sequence[str] = (),
-        listen: Listener = silent,
+        min_probability: float = 0.0,
+        overflow: OverflowMode = "truncate",
+        listen: Listener = warn_of_overflow,
     ) -> Labels | list[Labels]:
         """The labels of an input, or of each of a list, most probable first (for a regression target: its value).
 
         A pair is two texts, or one string with a tab between. An image is a path or a uint8 array, a set an array of
         rows or a table of sets. A language model needs prompt="Review: {text} Sentiment:", labels=["good", "bad"].
+        If no label of an input has `min_probability`, its first label is "unknown", with the probability of the best.
+        overflow="windows" reads a text that is too long in overlapping windows and averages their predictions.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
         """
         single = isinstance(text, str | Path)
         inputs: list[Any] = [text] if isinstance(text, str | Path) else to_list(text)
-        if n_empty := sum(isinstance(item, str) and not item.strip() for item in inputs):
-            listen("notice", text=f"empty texts: {n_empty:,}; their labels say nothing about a text")
+        check_overflow(overflow, allowed=prompt is None and self.recipe.task.kind == "classify")
         if prompt is None:
             self.require("classify")
             predict = cast(Classifier, registry.load_object(self.family.classify))
-            rows = predict(self, inputs)
+            predict = predict if overflow == "truncate" else partial(predict, overflow=overflow)
+            rows = predict(self, inputs, listen)
         else:
             rows = classify_by_prompt(self, inputs, prompt, labels, listen)
+        rows = mark_unknown(rows, min_probability)
         return rows[0] if single and len(rows) == 1 else rows
 
-    def predict(self, frame: Frame, *, listen: Listener = silent) -> list[Prediction]:
+    def predict(self, frame: Frame, *, listen: Listener = warn, **options: Unpack[RowOptions]) -> list[Prediction]:
         """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
 
-        The text is in the column that the run was trained on. A row without a text gets None. If a text can have
-        several labels, it is the list of those with a probability of at least 0.5.
+        The text is in the column that the run was trained on; without one a row gets None. Several labels are a list of
+        those with a probability of at least 0.5. Options as in classify. New columns and labels are named in a warning.
 
         >>> run.predict(frame)
         ['...', '...']
         """
-        rows = input_texts(self, frame)
-        texts = [row for row in rows if row]
-        if self.verb == "translate":
-            answers = iter(cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen)))
-        else:
-            labels = cast(list[Labels], self.classify(texts, listen=listen))
-            answers = iter([best_label(self, scores) for scores in labels])
-        return [next(answers) if row else None for row in rows]
+
+        def answer(texts: list[tuple[str, ...]]) -> list[Prediction]:
+            if self.verb == "translate":
+                return cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen))
+            labels = cast(list[Labels], self.classify(texts, listen=listen, **options))
+            return [best_label(self, scores) for scores in labels]
+
+        return predict_rows(self, frame, answer, listen, **options)
 
     @overload
-    def tag(self, text: str) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
+    def tag(self, text: str, *, min_probability: float = ...) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, text: Iterable[str]) -> list[list[TaggedSpan]]: ...
-    def tag(self, text: str | Iterable[str]) -> list[TaggedSpan] | list[list[TaggedSpan]]:
+    def tag(self, text: Iterable[str], *, min_probability: float = ...) -> list[list[TaggedSpan]]: ...
+    def tag(
+        self, text: str | Iterable[str], *, min_probability: float = 0.0
+    ) -> list[TaggedSpan] | list[list[TaggedSpan]]:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability.
+
+        The label of a span with a lower probability than `min_probability` is "unknown".
 
         >>> [span["text"] for span in run.tag("Ada lives in Rome")]
         [...]
         """
-        spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text))
+        spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text), min_probability)
         return spans[0] if isinstance(text, str) else spans
 
-    def ask(self, question: str, context: str) -> Answer:
+    def ask(
+        self, question: str, context: str, *, min_probability: float = 0.0, listen: Listener = warn_of_overflow
+    ) -> Answer:
         """The answer to a question, extracted from a text (with its offsets) or about a story (with its hops).
+
+        With a score, its probability, below `min_probability` the answer is "unknown".
 
         >>> run.ask("Where is Mary?", "Mary went to the kitchen.")["answer"]
         '...'
@@ -271,16 +286,16 @@ class Run(LoadedModel):
         self.require("ask")
         check_text(question=question, context=context)
         if self.recipe.task.kind == "answer":
-            return answer_story(self, question, context)
-        return answer_question(self, question, context)
+            return answer_story(self, question, context, min_probability, listen)
+        return answer_question(self, question, context, min_probability, listen)
 
-    def story(self, lines: Sequence[str] = ()) -> Story:
+    def story(self, lines: Sequence[str] = (), *, listen: Listener = warn_of_overflow) -> Story:
         """A story that grows line by line and answers questions.
 
         >>> run.story(["Mary went to the kitchen."]).ask("Where is Mary?")["answer"]
         '...'
         """
-        return Story(self, lines)
+        return Story(self, lines, listen)
 
     def fill(self, text: str, k: int = 5, *, listen: Listener = silent) -> list[list[WordProbability]]:
         """For each [MASK] of a text the k most probable words, best first.
@@ -298,29 +313,41 @@ class Run(LoadedModel):
         pool: str = "mean",
         normalize: bool = True,
         layer: int | None = None,
-        listen: Listener = silent,
+        overflow: OverflowMode = "truncate",
+        listen: Listener = warn_of_overflow,
     ) -> Vectors:
         """The embedding of a text, or one row for each of a list. pool: mean, cls (first token) or last (token).
 
         normalize: scale to length 1. layer: hidden states after this many blocks; None: the model's output.
+        overflow="windows": the mean over the overlapping windows of a text that is longer than the context.
 
         >>> run.embed(["Tom had a hat.", "Lily sat."]).shape
         (2, 16)
         """
         self.require("embed")
-        texts = [text] if isinstance(text, str) else to_list(text)
-        ids = [encode_text(self.text_tokenizer, item, self.model.context, listen) for item in texts]
-        vectors = embed_token_ids(self.backbone, ids, pool, normalize=normalize, layer=layer)
+        check_overflow(overflow)
+        texts, windows = [text] if isinstance(text, str) else to_list(text), overflow == "windows"
+        ids, text_index = encode_texts(self.text_tokenizer, texts, self.model.context, listen, windows=windows)
+        index = text_index if len(ids) > len(texts) else None
+        vectors = embed_token_ids(self.backbone, ids, pool, normalize=normalize, layer=layer, text_index=index)
         return cast(Vectors, vectors[0]) if isinstance(text, str) else vectors
 
-    def corpus(self, path: str | Path, *, pool: str = "mean", listen: Listener = silent) -> Corpus:
-        """The lines of a text file, embedded for search.
+    def corpus(
+        self,
+        path: str | Path,
+        *,
+        pool: str = "mean",
+        overflow: OverflowMode = "truncate",
+        listen: Listener = warn_of_overflow,
+    ) -> Corpus:
+        """The lines of a text file, embedded for search. overflow: as in embed.
 
         >>> [hit] = run.corpus("notes.txt").search("a hat", k=1)
         """
         dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
-        key = f"{pool} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
-        return Corpus(Path(path), partial(self.embed, pool=pool, listen=listen), key, listen)
+        suffix = " windows" * (overflow == "windows")  # quantized weights give other vectors: dtypes
+        key = f"{pool} {self.facts['sha256']} {dtypes}{suffix}"
+        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow, listen=listen), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
         """The k words of the embedding table with the highest cosine similarity to a word.
@@ -352,14 +379,7 @@ class Run(LoadedModel):
             return trace_translation(self.model, self.tokenizer, text, target)
         if not self.model.reads_text:
             raise BadInput(f"{self.path}: this run {self.ability}; its attention is not traced")
-        context = self.model.context
-        if self.verb == "generate":
-            ids = encode_prompt(self, text)[-(context or 10**9) :]
-        else:
-            ids = encode_text(self.tokenizer, text, context, silent)
-        with watching(self.model) as views:
-            self.model(torch.tensor([ids], device=self.device))
-        return Trace(self.tokenizer.token_texts(ids), {"self": list(views.values())})
+        return trace_text(self, text)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

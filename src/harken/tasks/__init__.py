@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from harken.data.batch import Array, Batch
 from harken.data.source import Dataset
+from harken.events import Overflow
 from harken.models import ModelSettings
 from harken.settings import Settings
 
@@ -162,6 +163,10 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
     def ablation(self) -> Mapping[str, object]:
         """Columns of the data without which a baseline is not worse; empty if there are none."""
         return {}
+
+    def overflows(self) -> list[Overflow]:
+        """The examples that the model cannot read as a whole, beyond those that the data reports."""
+        return []
 
     def sample_on(self, device: torch.device) -> None:
         """Use this device where the task samples its batches."""

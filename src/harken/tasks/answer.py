@@ -18,7 +18,8 @@ from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import evenly_spaced
 from harken.data.stories.babi import BabiQuestion, normalize_words
 from harken.data.stories.batch import StoryBatch, StoryBatches, StoryTable
-from harken.data.stories.source import Stories, StoryData, answer_token
+from harken.data.stories.source import Stories, StoryData, answer_token, memory_overflow, token_overflow
+from harken.events import Overflow
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 from harken.models.memnet import MemNet, MemNetSettings
@@ -93,6 +94,10 @@ class AnswerTask(StoryTask, OutputScoredTask[AnswerSettings, StoryData, MemNet, 
             self.tables[split, device] = StoryTable(self.data.parts[split], self.memory, device)
         return self.tables[split, device]
 
+    def overflows(self) -> list[Overflow]:
+        lines = [len(rows) for part in self.data.parts.values() for rows in part.story]
+        return [memory_overflow(lines, self.memory)]
+
     def epoch_batch(self, epoch: int) -> StoryBatch:
         return self.batches.epoch(epoch)
 
@@ -110,6 +115,9 @@ class AnswerTask(StoryTask, OutputScoredTask[AnswerSettings, StoryData, MemNet, 
 
 class FlatAnswerTask(StoryTask, ClassifyTask):
     """The same task for a model that reads a story and its question as one text."""
+
+    def overflows(self) -> list[Overflow]:
+        return [token_overflow(part, self.data.settings.max_length) for part in self.data.parts.values()]
 
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: Stories = self.data.splits[split]

@@ -95,8 +95,8 @@ def predict_tags(
         total += float(nll(y[None], batch.targets[batch.target_mask][None]))
         logs[n] = y.log_softmax(-1).numpy()
     pieces = [list[Any]() for _ in part.sentences]  # a long sentence has several texts
-    for n, log in zip(part.sentence_index, logs, strict=True):
-        pieces[n].append(log)
+    for n, log, used in zip(part.sentence_index, logs, part.used_words, strict=True):
+        pieces[n].append(log[used])
     transitions, tags, probabilities = transition_scores(labels), list[list[str]](), list[list[float]]()
     for piece in pieces:
         log_p = np.concatenate([np.empty((0, len(labels)), np.float32), *piece])  # words C

@@ -15,6 +15,7 @@ from harken.data.source import Dataset
 from harken.decode.beam import BeamSearch, SearchSettings
 from harken.decode.grammar import TargetOptions, banned_token_ids, grammar_constraints
 from harken.errors import BadSetting
+from harken.events import Overflow
 from harken.models import EncoderDecoder, ModelSettings
 
 from . import Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
@@ -58,8 +59,9 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
     eval_pairs: int = Field(2000, ge=0, description="maximum number of sources of a split to translate; 0: all")
 
     def bind(self, data: PairData, model: ModelSettings, *, batch: int, seed: int) -> "TranslateTask":
-        context, truncated = model.max_context, dict[str, int]()
+        context, truncated, overflow = model.max_context, dict[str, int](), Overflow.of((), None)
         if context is not None:
+            overflow = _held_out_overflow(data, context - 1)
             data, truncated = _truncate_splits(data, context - 1)  # 1: the edge mark
         longest = data.max_length
         if context is not None and longest >= context:
@@ -79,7 +81,7 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
             raise BadSetting(f"task.max_new_tokens {problem}; set task.max_new_tokens={longest + 1}")
         batches = PackedPairs(data.train, batch, seed=seed) if self.packed else data.batches(batch, seed)
         task = TranslateTask(self, data, batches)
-        task.truncated, task.fixed_shapes = truncated, self.packed
+        task.truncated, task.overflow, task.fixed_shapes = truncated, overflow, self.packed
         return task
 
 
@@ -98,6 +100,10 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
     def __init__(self, settings: SettingsT, data: Dataset, batches: PaddedBatches) -> None:
         self.set_up(settings, data, batches, batches.tokens)
         self.truncated = dict[str, int]()  # number of truncated sentences of each split
+        self.overflow = Overflow.of((), None)
+
+    def overflows(self) -> list[Overflow]:
+        return [self.overflow]
 
     def eval_batches(self, split: str, max_pairs: int) -> Iterable[Batch]:
         """The first pairs of a split, in batches."""
@@ -201,6 +207,12 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             targets = (tokenizers.decode_target(train[n]) for n in range(min(len(train), BASELINE_PAIRS)))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
         return {name: self.text_metrics(texts, pairs.references)[0] for name, texts in baselines.items()}
+
+
+def _held_out_overflow(data: PairData, max_length: int) -> Overflow:
+    """The held-out sentences of more than max_length tokens."""
+    lengths = [n for pairs in data.splits.values() for side in (pairs.source, pairs.target) for n in side.lengths]
+    return Overflow.of(lengths, max_length, inputs="held-out sentences", remedy="increase model.context")
 
 
 def _truncate_splits(data: PairData, max_length: int) -> tuple[PairData, dict[str, int]]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from harken.data.batch import Batch
 from harken.errors import BadSetting
+from harken.events import Overflow
 from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, Task, evaluating
 
 from .loop import Trainer, selection_score
@@ -136,6 +137,9 @@ class StackedTask(Task[Any, Any, StackedModels, StackedBatch]):
             raise BadSetting(SHAPE_ERROR)
         if any(task.steps != self.steps for task in tasks):
             raise BadSetting("train.seeds: the seeds have epochs of different lengths; train them one by one")
+
+    def overflows(self) -> list[Overflow]:
+        return self.tasks[0].overflows()
 
     def sample_on(self, device: torch.device) -> None:
         for task in self.tasks:

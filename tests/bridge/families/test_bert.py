@@ -182,6 +182,11 @@ def test_a_folder_becomes_a_run_with_the_same_ids_states_and_vectors(name, train
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
     assert {"tokenizer", "states", "logits", "vectors"} <= certificate.keys()
     assert certificate["passed"]
+    assert (
+        json.loads((tmp_path / "run" / "tokenizer.json").read_text())["normalizer"]
+        == json.loads(tokenizer.to_str())["normalizer"]
+    )  # an imported tokenizer keeps its own rules
+    assert run.recipe.data.lowercase == (name != "roberta")
     texts = ["Tom had a red hat.", "He ran", ""]
     for text, vector in zip(texts, run.embed(texts), strict=True):
         with torch.no_grad():

@@ -1,6 +1,7 @@
 """Labelled tables: reading, targets, splits, and messages about bad rows."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -90,9 +91,10 @@ def test_two_texts_are_separated_and_the_start_of_the_second_is_recorded(tmp_pat
 def test_the_number_of_truncated_texts_is_reported(tmp_path):
     notices = []
     lines = [f"{'red ' * (n % 20)}fish,{'good' if n % 2 else 'bad'}" for n in range(200)]
-    train = load(write_table(tmp_path, ["text,label", *lines]), notices, max_length=8).train
-    assert train.n_truncated > 0
-    fraction = f"{train.n_truncated} of the {len(train)} training texts are truncated to 8 tokens"
+    data = load(write_table(tmp_path, ["text,label", *lines]), notices, max_length=8)
+    n_long = sum(len(row.texts[0].split()) + 2 > 8 for part in data.parts.values() for row in part.rows)
+    total = sum(map(len, data.parts.values()))
+    fraction = f"{n_long} of {total} texts are longer than 8 tokens (longest: 22) and were truncated"
     assert f"{fraction}; increase data.max_length to keep more" in notices
 
 
@@ -100,10 +102,10 @@ def test_the_number_of_truncated_texts_is_reported(tmp_path):
 def test_the_longer_text_of_a_pair_is_truncated_first(tmp_path, lengths):
     processor = load(write_reviews(tmp_path)).processor
     a, b = (" ".join(["red"] * n) for n in lengths)
-    tokens, second_start, n_truncated = processor.encode_texts([(a, b)], 20)
+    tokens, second_start, _, overflow = processor.encode_texts([(a, b)], 20)
     encoded = int(second_start[0]) - 2, len(tokens[0]) - int(second_start[0])
     room = 20 - 3
-    assert (sum(encoded), n_truncated) == (min(room, sum(lengths)), sum(lengths) > room)
+    assert (sum(encoded), overflow.count) == (min(room, sum(lengths)), sum(lengths) > room)
     assert all(n == full or n >= room // 2 for n, full in zip(encoded, lengths, strict=True))
 
 
@@ -327,7 +329,7 @@ def test_an_invalid_labels_file_is_refused(tmp_path, content):
 @pytest.mark.parametrize("tokenizer", ["word", "bpe", "char", "wordpiece"])
 def test_an_empty_text_does_not_change_the_texts_beside_it(tmp_path, tokenizer):
     processor = load(write_reviews(tmp_path), tokenizer=tokenizer).processor
-    tokens, _, _ = processor.encode_texts([("red blue",), ("",), ("tall",)], 20)
+    tokens, *_ = processor.encode_texts([("red blue",), ("",), ("tall",)], 20)
     alone = [processor.encode_texts([(text,)], 20)[0][0].tolist() for text in ("red blue", "", "tall")]
     assert [tokens[n].tolist() for n in range(3)] == alone
     assert len(alone[1]) == 1
@@ -402,3 +404,16 @@ def test_a_word_among_numbers_is_reported_with_its_line_and_does_not_make_them_l
     path = write_scores(tmp_path, lambda n: "n.a." if n == 3 else n / 8)
     with pytest.raises(BadInput, match=r"scores.csv:5: 'n.a.' is not a finite number; .*data.target_type=label"):
         load(path, text="text", label="score", valid=0.0, test=0.0)
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "bpe", "char", "wordpiece"])
+def test_umlauts_and_capitals_are_kept_and_decomposed_letters_equal_composed_ones(tmp_path, tokenizer):
+    words = ["schön", "schon", "Schön"]
+    lines = [f"{unicodedata.normalize('NFD' if n % 2 else 'NFC', words[n % 3])} {n},{n % 3}" for n in range(90)]
+    processor = load(write_table(tmp_path, ["text,label", *lines]), tokenizer=tokenizer).processor
+    rows = [(word,) for word in (*words, unicodedata.normalize("NFD", "schön"))]
+    tokens = processor.encode_texts(rows, 20).tokens
+    ids = [tuple(tokens[n].tolist()) for n in range(4)]
+    assert len({*ids}) == 3
+    assert ids[0] == ids[3]
+    assert not any(processor.tokenizer.unk_id in row for row in ids if processor.tokenizer.unk_id is not None)

@@ -343,4 +343,6 @@ def test_training_pairs_that_are_too_long_are_dropped_and_held_out_ones_truncate
     assert valid.source.lengths.tolist() == [20, 1]
     assert valid.target.lengths.tolist() == [9, 20]
     assert valid.references == [["y" * 9], ["b" * 50]]
-    assert notices == ["training pairs dropped because a side exceeds data.max_length=20: 2"]
+    truncated = "2 of 4 held-out sentences are longer than 20 tokens (longest: 50) and were truncated"
+    dropped = "training pairs dropped because a side exceeds data.max_length=20: 2"
+    assert notices == [dropped, f"{truncated}; increase data.max_length"]

@@ -178,6 +178,11 @@ def test_the_rows_sampled_from_a_large_set_do_not_depend_on_their_order(tmp_path
     a, b = (sets.rows[start : start + 7] for sets, start in zip(splits, (0, 2), strict=True))
     assert sorted(map(tuple, a.tolist())) == sorted(map(tuple, b.tolist()))
     assert splits[0].lengths.tolist() == [7, 2]
+    notices = list[str]()
+    source = SetSource(path=str(tmp_path / "a.csv"), valid=0, test=0, max_rows=7)
+    source.load_data(listen=lambda event, **facts: notices.append(facts["text"]))
+    counts = "1 of 2 sets is longer than 7 rows (longest: 50) and was sampled"
+    assert notices == [f"{counts}; increase data.max_rows to keep more"]
 
 
 def test_numeric_targets_make_a_regression(tmp_path):

@@ -1,5 +1,6 @@
 """Parser of the bAbI format."""
 
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,4 @@ def test_the_file_name_gives_the_task(name, task):
 
 def test_words_are_lower_case_and_without_punctuation():
     assert normalize_words("  Joe's half-eaten Apple, (red)? ") == "joe's half-eaten apple red"
+    assert normalize_words(unicodedata.normalize("NFD", "Jörg aß.")) == "jörg aß"

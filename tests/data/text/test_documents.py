@@ -157,7 +157,7 @@ def test_a_text_is_encoded_as_sentences_of_documents(tmp_path):
         tokenizer.decode(documents.ids[a:b])
         for a, b in zip(documents.sentences[:5], documents.sentences[1:6], strict=True)
     ]
-    assert first[2:] == ["nobody knew.", "another day began!", "it rained."]
+    assert first[2:] == ["Nobody knew.", "Another day began!", "It rained."]
     assert len(documents.documents) - 1 == 31  # the last document of each copy continues in the next copy
     assert not np.isin(documents.ids, tokenizer.special_ids).any()
 

@@ -174,7 +174,7 @@ def test_label_processors_with_pretrained_tokenizers_load_and_add_prefix_ids(tmp
         for name, content in kind(tokenizer, ["a", "b"]).files().items():
             (tmp_path / name).write_bytes(content)
         assert kind.load(tmp_path).tokenizer.files() == tokenizer.files()
-    side, second, _ = TextLabelProcessor(tokenizer, ["a", "b"], pair=True).encode_texts(
+    side, second, *_ = TextLabelProcessor(tokenizer, ["a", "b"], pair=True).encode_texts(
         [("A fox ran.", "It slept."), ("One", "two")], 64
     )
     ids, mark = side[0].tolist(), list(tokenizer.prefix_ids) or [tokenizer.end_id]

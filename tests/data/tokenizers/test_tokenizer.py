@@ -147,15 +147,17 @@ def test_special_ids_are_the_tokens_that_are_not_text(tokenizer):
     assert tokenizer.token_texts(tokenizer.special_ids) == expected[tokenizer.kind]
 
 
+def without_accents(text):
+    return "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
+
+
 @pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
 def test_split_returns_one_piece_per_token(tokenizer, text):
     pieces, ids = tokenizer.split(text), tokenizer.encode(text).tolist()
     assert len(pieces) == len(ids)
     shown = tokenizer.token_texts(ids)
-    if tokenizer.kind == "wordpiece":  # lowercased, without accents
-        pieces = [
-            "".join(c for c in unicodedata.normalize("NFD", p).lower() if not unicodedata.combining(c)) for p in pieces
-        ]
+    if tokenizer.kind == "wordpiece":
+        pieces, shown = (list(map(without_accents, texts)) for texts in (pieces, shown))  # offsets leave out a mark
         shown = [word.removeprefix("##") for word in shown]
     assert [p for p, i in zip(pieces, ids, strict=True) if i != tokenizer.unk_id] == [
         w for w, i in zip(shown, ids, strict=True) if i != tokenizer.unk_id
@@ -465,7 +467,7 @@ STORY = "The players played. He plays, she played; they were playing and replayi
 
 
 def test_a_rare_word_is_split_into_pieces_and_a_frequent_one_is_not():
-    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 60)
+    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 60, lowercase=True)
     assert tokenizer.token_texts(tokenizer.encode("The saddle played.")) == [
         "the",
         "s",
@@ -497,6 +499,42 @@ def test_wordpiece_encodes_special_tokens_in_a_text():
 def test_lowercase_decides_whether_capitals_and_accents_remain(lowercase):
     tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 200, lowercase=lowercase)
     assert tokenizer.decode(tokenizer.encode("São Paulo")) == ("sao paulo" if lowercase else "São Paulo")
+
+
+UMLAUTS = "Das Auto ist schön. Das ist schon gut. Schön! Ein Café in Köln, Cafe " * 20
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_learned_tokenizer_keeps_umlauts_in_composed_and_decomposed_form(form, tmp_path):
+    tokenizer = train_tokenizer("wordpiece", lambda: [unicodedata.normalize(form, UMLAUTS)], 90)
+    words = {word: tokenizer.encode(word).tolist() for word in ("schön", "schon", "Schön", "Café", "Cafe")}
+    assert len({*map(tuple, words.values())}) == 5
+    assert tokenizer.unk_id not in words["schön"] + words["Café"]
+    for word, ids in words.items():
+        assert tokenizer.encode(unicodedata.normalize("NFD", word)).tolist() == ids
+        assert tokenizer.decode(ids) == word
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.json)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in (UMLAUTS, unicodedata.normalize("NFD", UMLAUTS)):
+        ids = tokenizer.encode(text).tolist()
+        assert Tokenizer.load(tmp_path / "tokenizer.json").encode(text).tolist() == ids
+        assert library.encode(text, add_special_tokens=False).ids == ids
+
+
+def test_lowercase_maps_umlauts_to_letters_as_bert_does():
+    tokenizer = train_tokenizer("wordpiece", lambda: [UMLAUTS], 90, lowercase=True)
+    assert tokenizer.encode("Schön").tolist() == tokenizer.encode("schon").tolist()
+    assert (tokenizer.lowercase, train_tokenizer("wordpiece", lambda: [UMLAUTS], 90).lowercase) == (True, False)
+    assert json.loads(tokenizer.json)["normalizer"] == spec_module.BERT_NORMALIZER
+
+
+@pytest.mark.parametrize("normalizers", [[], [{"type": "NFC"}], [{"type": "NFD"}, {"type": "BertNormalizer"}], [1, 2]])
+def test_another_sequence_of_normalizers_is_refused(normalizers, tmp_path):
+    content = json.loads(train_tokenizer("wordpiece", lambda: [STORY], 60).json)
+    content["normalizer"]["normalizers"] = normalizers
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(BadRun, match="its model, normalizer, pre-tokenizer or decoder"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
 
 
 def test_the_stream_decoder_of_wordpiece_equals_decode(tmp_path):

@@ -55,7 +55,9 @@ def test_a_long_text_is_truncated_with_a_notice(char):
     messages = []
     vector = char.embed("Tom had a hat and a cat", listen=lambda event, **facts: messages.append(facts["text"]))
     assert vector == pytest.approx(char.embed("Tom had a hat and a cat"[:16]))
-    assert messages == ["'Tom had a hat and a cat'...: 23 tokens; this run reads 16; the rest is truncated"]
+    windows = 'use --overflow windows (Python: overflow="windows")'
+    counts = "1 of 1 texts is longer than 16 tokens (longest: 23) and was truncated"
+    assert messages == [f"{counts}; {windows}"]
 
 
 @pytest.mark.parametrize(

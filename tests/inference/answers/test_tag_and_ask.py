@@ -1,14 +1,25 @@
 """Tagging and answer spans: training, resuming, evaluation of other files, Run.tag, Run.ask and the two verbs."""
 
+import csv
 import json
+import math
 import random
 import sys
+import unicodedata
 
 import pytest
+import torch
 
 import harken
 from harken.cli import main
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.spans import word_spans
+from harken.data.labelled.tags import to_bio2
+from harken.data.tokenizers.tokenizer import train_tokenizer
 from harken.errors import BadInput
+from harken.events import OverflowWarning
+from harken.inference.answers.tag import WORD, tag_spans
+from harken.tasks.tag import transition_scores, viterbi
 
 SMALL = {
     "model.d": 64,
@@ -95,6 +106,61 @@ def test_a_batch_of_texts_is_tagged_like_single_texts(home):
         assert [s["probability"] for s in batched] == pytest.approx([s["probability"] for s in single], abs=1e-5)
 
 
+def test_each_word_of_a_long_text_has_the_tag_of_the_window_in_which_it_is_most_central(home):
+    run = harken.load(home / "tags")
+    processor, room = run.tokenizer, 14
+    run.recipe = run.recipe.change(data__max_length=room + 2)
+    words = " ".join(f"{NAMES[n % 4]} lives in {TOWNS[n % 3]} {n}" for n in range(12)).split()
+    pieces, best = [processor.tokenizer.encode(word).tolist() for word in words], {}
+    for i in range(len(words)):  # all windows of words that fit, the longest from each start
+        j = max(j for j in range(i + 1, len(words) + 1) if sum(map(len, pieces[i:j])) <= room)
+        ids = [id for word in pieces[i:j] for id in word]
+        with torch.no_grad():
+            h = run.model(torch.tensor([[*processor.start_ids, *ids, processor.end_id]]))[0]
+            log_p = run.model.predict(h).log_softmax(-1)
+        place = len(processor.start_ids)
+        for word in range(i, j):
+            best[i, j, word], place = log_p[place], place + len(pieces[word])
+    starts = {0}
+    while (last := max(starts)) >= 0:  # the next window shares at most room // 2 tokens
+        end = max(j for i, j, _ in best if i == last)
+        if end == len(words):
+            break
+        starts.add(min(i for i in range(last + 1, end + 1) if sum(map(len, pieces[i:end])) <= room // 2))
+    rows = []
+    for word in range(len(words)):
+        fits = [key for key in best if key[0] in starts and key[2] == word]
+        edge = len(words)
+        central = [min(word - i if i else edge, j - 1 - word if j < edge else edge) for i, j, _ in fits]
+        rows.append(best[fits[central.index(max(central))]])
+    path = viterbi(torch.stack(rows).numpy(), transition_scores(processor.labels))
+    p = [float(row[i].exp()) for row, i in zip(rows, path, strict=True)]
+    spans = run.tag(" ".join(words))
+    assert len(starts) > 5
+    expected = tag_spans(to_bio2([processor.labels[i] for i in path]))
+    assert [(span["label"], span["text"]) for span in spans] == [(t, " ".join(words[i:j])) for t, i, j in expected]
+    assert [s["probability"] for s in spans] == pytest.approx([math.prod(p[i:j]) for _, i, j in expected], abs=1e-4)
+
+
+def test_a_question_that_is_too_long_is_truncated_with_a_notice(home):
+    run, notices = harken.load(home / "spans"), []
+    question = "Where does " + "Cy " * 90 + "live?"
+    run.ask(question, "Cy lives in Rome. " * 90, listen=lambda event, **facts: notices.append(facts["text"]))
+    [notice] = notices
+    assert notice.startswith("1 of 1 questions is longer than 64 tokens (longest: ")
+    assert notice.endswith(") and was truncated; ask shorter questions")
+    with pytest.warns(OverflowWarning):
+        run.ask(question, "Cy lives in Rome.")
+
+
+def test_a_word_in_decomposed_form_is_one_word():
+    text = unicodedata.normalize("NFD", "Schöne Grüße, Café-Bar über O’Neill")
+    words = [unicodedata.normalize("NFC", word) for word in WORD.findall(text)]
+    assert words == ["Schöne", "Grüße", ",", "Café-Bar", "über", "O", "’Neill"]
+    spans = [unicodedata.normalize("NFC", text[a:b]) for a, b in word_spans(text)]
+    assert spans == ["Schöne", "Grüße", ",", "Café", "-", "Bar", "über", "O", "’", "Neill"]
+
+
 def test_ask_returns_the_answer_and_its_offsets(home):
     run, context = harken.load(home / "spans"), "Cy lives in Old Town. This is story 5."
     answer = run.ask("Where does Cy live?", context)
@@ -167,15 +233,103 @@ def test_the_verb_tag_works_through_a_file(home, run_command, tmp_path):
     (tmp_path / "in.txt").write_text("Ada lives in Rome 1\n\nBob lives in Paris 2\n")
     run_command("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [len(row["spans"]) for row in rows] == [2, 0, 2]
+    assert [len(row["spans"] or []) for row in rows] == [2, 0, 2]
+    assert [(row["input"], row["line"], row.get("reason")) for row in rows[:2]] == [
+        ("Ada lives in Rome 1", 1, None),
+        ("", 2, "the text is empty"),
+    ]
+    run_command("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [json.loads(row["spans"] or "null") for row in table] == [row["spans"] for row in rows]
+
+
+def test_tag_prints_each_of_several_texts_before_its_spans(home, run_command):
+    _, out, _ = run_command("tag", home / "tags", "Ada lives in Rome 1", "Bob lives in Paris 2", " ")
+    assert [line.split("\t")[:2] for line in out.splitlines()] == [
+        ["Ada lives in Rome 1"],
+        ["  PER", "Ada"],
+        ["  LOC", "Rome"],
+        ["Bob lives in Paris 2"],
+        ["  PER", "Bob"],
+        ["  LOC", "Paris"],
+        [""],
+        ["  null  (the text is empty)"],
+    ]
+
+
+def test_answers_below_the_minimum_probability_are_unknown(home, run_command, tmp_path):
+    tags, spans = harken.load(home / "tags"), harken.load(home / "spans")
+    (first, second) = tags.tag("Ada lives in Rome 1")
+    limit = max(first["probability"], second["probability"])
+    kept = [span["probability"] >= limit for span in (first, second)]
+    found = tags.tag("Ada lives in Rome 1", min_probability=limit)
+    assert [span["label"] != "unknown" for span in found] == kept
+    assert [span["text"] for span in found] == ["Ada", "Rome"]
+    question, context = "Where does Cy live?", "Cy lives in Old Town. This is story 5."
+    best = spans.ask(question, context)
+    assert spans.ask(question, context, min_probability=best["score"]) == best
+    unknown = spans.ask(question, context, min_probability=1.0)
+    assert unknown == {"answer": "unknown", "score": best["score"], "start": 0, "end": 0}
+    (tmp_path / "c.txt").write_text(context)
+    _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", question, "--min-probability", 1)
+    assert out.startswith("unknown   (")
+    with pytest.raises(BadInput, match="min_probability=2: must be between 0 and 1"):
+        tags.tag("Ada", min_probability=2)
+
+
+def test_unknown_words_of_a_tagged_text_are_its_words_without_punctuation(home):
+    run = harken.load(home / "tags")
+    run.tokenizer = TokenLabelProcessor(train_tokenizer("word", lambda: ["Ada lives in Rome ."], 20), ["O", "B-PER"])
+    assert run.unknown_words("Ada lives in Rome.") == []
+    assert run.unknown_words("Ada's zebra lives, Ada") == ["'s", "zebra", ","]
+
+
+def test_the_verb_ask_works_through_a_table_of_questions(home, run_command, tmp_path):
+    context = "Cy lives in Old Town. This is story 5."
+    rows = [
+        ["question", "context", "answer"],
+        ["Where does Cy live?", context, "?"],
+        ["", context, "?"],
+        ["Who?", "", ""],
+    ]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    spans = home / "spans"
+    code, out, _ = run_command("ask", spans, "--in", tmp_path / "in.csv", "--out", tmp_path / "out.csv")
+    assert (code, out) == (0, f"3 answers in {tmp_path / 'out.csv'} (predicted_answer: the file has answer)\n")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    best = harken.load(spans).ask("Where does Cy live?", context)
+    assert table[0] == dict(zip(rows[0], rows[1], strict=True)) | {
+        "predicted_answer": best["answer"],
+        "score": str(best["score"]),
+        "start": str(best["start"]),
+        "end": str(best["end"]),
+        "reason": "",
+        "line": "2",
+    }
+    reasons = ["the question is empty", "the context is empty"]
+    assert [(row["predicted_answer"], row["reason"]) for row in table[1:]] == [("", reason) for reason in reasons]
+    (tmp_path / "c.txt").write_text(context)
+    (tmp_path / "q.txt").write_text("Where does Cy live?\n")
+    run_command("ask", spans, tmp_path / "c.txt", "--in", tmp_path / "q.txt", "--out", tmp_path / "out.jsonl")
+    line = {"input": "Where does Cy live?", **best, "line": 1}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == line
+    code, _, err = run_command("ask", spans, "--in", tmp_path / "q.txt", "--out", tmp_path / "b.csv")
+    assert (code, "no column context or story; its columns are input; add one, or give a CONTEXT_FILE" in err) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "b.csv").exists()
 
 
 def test_the_verb_ask_reads_the_context_from_a_file(home, run_command, tmp_path):
     (tmp_path / "c.txt").write_text("Cy lives in Old Town. This is story 5.")
     code, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "Why is the sky blue?")
     assert code == 0
-    assert out.splitlines()[0].startswith("Old Town   (")
-    assert out.splitlines()[1].startswith("(no answer)")
+    assert out.splitlines()[0].startswith("Where does Cy live?   Old Town   (")
+    assert out.splitlines()[1].startswith("Why is the sky blue?   (no answer)")
     _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "--json")
     assert json.loads(out).keys() == {"answer", "score", "start", "end"}
     code, _, err = run_command("ask", home / "spans", tmp_path / "d.txt", "Where?")

@@ -82,17 +82,16 @@ def test_a_score_is_the_mean_log_probability_of_the_tokens_of_a_target(paired):
     assert best["score"] == pytest.approx(float(mean), abs=1e-4)
 
 
-def test_unknown_words_are_reported_once(paired):
-    messages = []
-    assert paired.translate("I saw a zeppelin, Zeppelin.", listen=lambda event, **facts: messages.append(facts["text"]))
-    assert messages == ["unknown to this run and read as <unk>: 'zeppelin', ',', 'Zeppelin'"]
+def test_unknown_words_of_several_texts_are_named_once(paired):
+    assert paired.unknown_words("I saw a zeppelin, Zeppelin.", "a zeppelin") == ["zeppelin", ",", "Zeppelin"]
 
 
 def test_a_long_source_is_truncated_with_a_notice(paired, monkeypatch):
     monkeypatch.setattr(paired.model, "context", 5)
     messages, long = [], "he ate the big old fish."
     truncated = paired.translate(long, listen=lambda event, **facts: messages.append(facts["text"]))
-    assert messages == [f"{long[:30]!r}...: 8 tokens; this run reads 5; the rest is truncated"]
+    counts = "1 of 1 sources is longer than 5 tokens (longest: 8) and was truncated"
+    assert messages == [f"{counts}; split them, or train with model.context=8"]
     assert truncated == paired.translate("he ate the big")
     assert len(paired.trace(long).source) == 5
 

@@ -44,6 +44,10 @@ class TokenLabelProcessor(SavedProcessor):
         """The special tokens before a text, if any."""
         return list(self.tokenizer.prefix_ids) or [token for token in [self.tokenizer.cls_id] if token is not None]
 
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text, with some tokenizers its characters, that are not in the vocabulary."""
+        return self.tokenizer.unknown_pieces(text)
+
     @classmethod
     def load(cls, folder: Path, **tokenizers: Processor) -> Self:
         return super().load(folder, tokenizer=pretrained.load_tokenizer(folder / "tokenizer.json"))
@@ -79,7 +83,7 @@ class ExampleSource(SplitSource[ExampleT, TokenProcessorT, SplitT], Generic[Exam
     vocab_size: int | None = Field(
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 20,000 words or 8,000 subwords"
     )
-    lowercase: bool = Field(True, description="whether wordpiece lowercases the text and strips accents")
+    lowercase: bool = Field(False, description="whether wordpiece lowercases the text and strips accents")
 
     def texts(self, examples: Iterable[ExampleT]) -> Iterator[str]:
         """The texts that the tokenizer is trained on."""

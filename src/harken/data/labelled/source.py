@@ -17,17 +17,8 @@ from pydantic import Field
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats, not_utf8_error
 from harken.data.pairs.files import normalize_text
-from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
-from harken.data.source import Processor
-from harken.data.split import (
-    MAX_HELD_OUT,
-    PositiveFloat,
-    SplitData,
-    check_fraction,
-    check_skipped,
-    draw_stratified,
-    split_hash,
-)
+from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
+from harken.data.split import MAX_HELD_OUT, PositiveFloat, check_fraction, check_skipped, draw_stratified, split_hash
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import SkippedRows
@@ -42,13 +33,14 @@ from harken.data.targets import (
     unknown_label_error,
 )
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
+from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
+from harken.data.tokenizers.tokenizer import window_starts
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
-from .examples import ExampleSource, TokenLabelProcessor
+from .examples import ExampleData, ExampleSource, TokenLabelProcessor
 from .folders import TextFolders, text_files, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
@@ -64,6 +56,15 @@ class LabelledRow(NamedTuple):
     location: str
 
 
+class TextWindows(NamedTuple):
+    """Encoded texts, one or several windows each, and how many texts exceed the maximum length."""
+
+    tokens: RaggedTokens
+    second_start: Array  # of each window
+    text_index: Array  # of each window
+    overflow: Overflow
+
+
 @dataclass(frozen=True, eq=False)
 class TextLabelProcessor(TokenLabelProcessor):
     """A tokenizer, the labels of a text, and the target type: one label, a number (with mean and std), or several."""
@@ -77,21 +78,35 @@ class TextLabelProcessor(TokenLabelProcessor):
     def vocab(self) -> LabelOutputs:
         return LabelOutputs(self.tokenizer.vocab, len(self.labels))
 
-    def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int) -> tuple[RaggedTokens, Array, int]:
-        """Tokens (of a pair the longer text is truncated first), start of each second text, and truncated rows."""
+    def unknown_words(self, text: str) -> list[str]:
+        return PairTokenizers(self.tokenizer, self.tokenizer).unknown_pieces(text)
+
+    def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int, *, windows: bool = False) -> TextWindows:
+        """The tokens of each row. A longer row is truncated (of a pair the longer text first), or split into windows.
+
+        The windows of a text overlap by half, and the last one ends with the text. In a pair both texts have windows;
+        the text with fewer of them repeats some.
+        """
         first, *second = (self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True))
         start_ids, end_id = np.array(self.start_ids or [self.end_id]), np.array([self.end_id])
         room = max_length - len(start_ids) - 1 - len(second)
-        encoded, second_start, n_truncated = [], [], 0
+        encoded, second_start, text_index = list[Array](), list[int](), list[int]()
         for n, a in enumerate(first):
             b = second[0][n] if second else a[:0]
             b_length = min(len(b), max(room // 2, room - len(a)))
-            n_truncated += len(a) + len(b) > room
-            a, b = a[: room - b_length], b[:b_length]
-            encoded.append(np.concatenate([start_ids, a, end_id, b] if second else [start_ids, a]))
-            second_start.append(len(start_ids) + len(a) + 1 if second else max_length)
+            sides = [_windows(a, room - b_length), _windows(b, b_length)] if windows else [[a], [b]]
+            count = max(map(len, sides))
+            for k in range(count):
+                a, b = (side[k * len(side) // count] for side in sides)
+                a, b = a[: room - b_length], b[:b_length]
+                encoded.append(np.concatenate([start_ids, a, end_id, b] if second else [start_ids, a]))
+                second_start.append(len(start_ids) + len(a) + 1 if second else max_length)
+                text_index.append(n)
         starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        return RaggedTokens(np.concatenate(encoded), starts, self.end_id), np.array(second_start), n_truncated
+        tokens = RaggedTokens(np.concatenate(encoded), starts, self.end_id)
+        lengths = [max_length - room + sum(map(len, texts)) for texts in zip(first, *second, strict=True)]
+        overflow = Overflow.of(lengths, max_length, inputs="pairs" if second else "texts")
+        return TextWindows(tokens, np.array(second_start), np.array(text_index), overflow)
 
     def _encode(self, texts: list[str]) -> list[Array]:
         if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, pretrained.PretrainedTokenizer):
@@ -116,25 +131,38 @@ class TextLabelProcessor(TokenLabelProcessor):
         return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
 
 
+def _windows(ids: Array, width: int) -> list[Array]:
+    return [ids[start : start + width] for start in window_starts(len(ids), width)]
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
-    """The rows of a split, and their encoded texts."""
+    """The rows of a split, their encoded texts, and the number of truncated ones."""
 
     texts: EncodedTexts
     rows: list[LabelledRow]
-    n_truncated: int
+    overflow: Overflow
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def facts(self) -> dict[str, int]:
-        return {"texts": len(self.rows), "truncated": self.n_truncated}
+        return {"texts": len(self.rows), "truncated": self.overflow.count}
+
+
+class LabelledTextData(ExampleData):
+    """Loaded texts by split."""
+
+    def _facts(self) -> dict[str, object]:
+        first = self.settings.first_file
+        return {**super()._facts(), "columns": [] if first.is_dir() else header_names(first, self.settings.encoding)}
 
 
 class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts]):
     """Settings of labelled texts."""
 
     task: ClassVar[str] = "classify"
+    dataset_class: ClassVar[type[LabelledTextData]] = LabelledTextData
     processor_class: ClassVar[type[TextLabelProcessor]] = TextLabelProcessor
     input_setting: ClassVar[str] = "text"
 
@@ -280,22 +308,16 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             return "multilabel"
         return infer_target_type(row.labels[0] for row in rows)
 
-    def load_data(
-        self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
-    ) -> SplitData[TextLabelProcessor, LabelledTexts]:
-        data = super().load_data(tokenizer=tokenizer, listen=listen)
-        if n := data.train.n_truncated:
-            fraction = f"{n:,} of the {len(data.train):,} training texts are truncated to {self.max_length} tokens"
-            listen("notice", text=f"{fraction}; increase data.max_length to keep more")
-        return data
+    def overflow(self, part: LabelledTexts) -> Overflow:
+        return replace(part.overflow, remedy="increase data.max_length to keep more")
 
     def encode_examples(self, examples: list[LabelledRow], processor: TextLabelProcessor) -> LabelledTexts:
         if mismatch := next((row for row in examples if (len(row.texts) == 2) != processor.pair), None):
             counts = ("one text", "two texts")
             problem = f"{counts[not processor.pair]}, but the model was trained on {counts[processor.pair]}"
             raise BadInput(f"{mismatch.location}: {problem}; name the columns: data.text=...")
-        tokens, second_start, n_truncated = processor.encode_texts([row.texts for row in examples], self.max_length)
-        return LabelledTexts(EncodedTexts(tokens, second_start, processor.targets(examples)), examples, n_truncated)
+        tokens, second_start, _, overflow = processor.encode_texts([row.texts for row in examples], self.max_length)
+        return LabelledTexts(EncodedTexts(tokens, second_start, processor.targets(examples)), examples, overflow)
 
     def _build_processor(self, examples: list[LabelledRow], known: Any, listen: Listener) -> TextLabelProcessor:
         processor: TextLabelProcessor = super()._build_processor(examples, known, listen)

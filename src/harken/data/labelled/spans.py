@@ -7,7 +7,7 @@ start and end at words; the separator is the target if the window holds no answe
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -19,7 +19,7 @@ from harken.data.batch import IGNORE
 from harken.data.text.encode import Span, read_blocks
 from harken.data.tokenizers.tokenizer import WordPieces, word_windows
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, silent
 
 from .batch import EncodedTexts, evenly_spaced
 from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_windows
@@ -27,7 +27,7 @@ from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_w
 START, END = 1, 2  # flags of a word's target: first and last word of the answer; 0: neither
 MAX_QUESTION_TOKENS = 64
 MAX_IDS_SHOWN = 3  # question ids listed in a notice
-WORD = re.compile(r"\w+|[^\w\s]")  # punctuation marks are words
+WORD = re.compile(r"\w[\w\u0300-\u036f]*|[^\w\s]")  # with combining marks; punctuation marks are words
 FIX = "the SQuAD layout is required; fix the file"
 MOVED, MISSING = "answers not at answer_start, located elsewhere in the context", "answers not in their context"
 T = TypeVar("T", str, list[Any])
@@ -113,6 +113,7 @@ class SquadWindows:
     questions: list[SquadQuestion]
     question_index: list[int]  # of each window
     word_spans: list[list[tuple[int, int]]]  # of each window: character spans of its words in the paragraph
+    overflow: Overflow  # the questions that are truncated
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -122,7 +123,9 @@ class SquadWindows:
         indices = evenly_spaced(len(self.questions), count)
         windows, question_index = select_windows(self.question_index, indices)
         questions, spans = [self.questions[n] for n in indices], [self.word_spans[n] for n in windows]
-        return SquadWindows(self.texts.select(windows), questions, question_index, spans)
+        return replace(
+            self, texts=self.texts.select(windows), questions=questions, question_index=question_index, word_spans=spans
+        )
 
     def facts(self) -> dict[str, int]:
         paragraphs, unanswerable = {q.context for q in self.questions}, [q for q in self.questions if not q.answers]
@@ -161,6 +164,9 @@ class SpanSource(ExampleSource[SquadQuestion, TokenLabelProcessor, SquadWindows]
     def labels(self, examples: list[SquadQuestion]) -> list[str]:
         return ["start", "end"]
 
+    def overflow(self, part: SquadWindows) -> Overflow:
+        return part.overflow
+
     def encode_examples(self, examples: list[SquadQuestion], processor: TokenLabelProcessor) -> SquadWindows:
         return encode_questions(examples, processor, self.max_length, self.overlap)
 
@@ -193,7 +199,10 @@ def encode_questions(
             rows.append(([*head, *ids[window]], [*head_targets, *targets], len(head)))
             question_index.append(n)
             window_spans.append(spans[i:j])
-    return SquadWindows(concat_texts(rows, processor.end_id), list(questions), question_index, window_spans)
+    lengths = [len(encode(question.text)[1][0]) for question in questions]
+    overflow = Overflow.of(lengths, MAX_QUESTION_TOKENS, inputs="questions", remedy="ask shorter questions")
+    texts = concat_texts(rows, processor.end_id)
+    return SquadWindows(texts, list(questions), question_index, window_spans, overflow)
 
 
 def _answer_words(question: SquadQuestion, spans: list[tuple[int, int]]) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -27,6 +28,11 @@ SKIPPED_ID = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens (1-2) and em
 
 
 # --- CoNLL columns ----------------------------------------------------------------------------------------------------
+
+# a word of a plain text as in CoNLL: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
+# a combining mark belongs to the letter before it
+LETTERS = r"[\w\u0300-\u036f]+"
+WORD = re.compile(rf"{LETTERS}(?:[-.,:/&]{LETTERS})*|['’]{LETTERS}|[^\w\s]")
 
 
 class Sentence(NamedTuple):
@@ -106,6 +112,7 @@ class TaggedSentences:
     texts: EncodedTexts
     sentences: list[Sentence]
     sentence_index: list[int]  # of each text
+    used_words: list[slice]  # of each text: those whose tags are used; every word of a sentence once
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -114,7 +121,8 @@ class TaggedSentences:
         """At most `count` sentences, evenly spaced."""
         indices = evenly_spaced(len(self.sentences), count)
         windows, sentence_index = select_windows(self.sentence_index, indices)
-        return TaggedSentences(self.texts.select(windows), [self.sentences[n] for n in indices], sentence_index)
+        sentences, used_words = [self.sentences[n] for n in indices], [self.used_words[n] for n in windows]
+        return TaggedSentences(self.texts.select(windows), sentences, sentence_index, used_words)
 
     def facts(self) -> dict[str, int]:
         return {"sentences": len(self.sentences), "words": sum(len(s.words) for s in self.sentences)}
@@ -128,7 +136,6 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
     kind: Literal["tags"] = "tags"
     text: int | None = Field(None, ge=1, description="column of the words, counted from 1; default: detected")
     label: int | None = Field(None, ge=1, description="column of the tags, counted from 1; default: detected")
-    lowercase: bool = Field(False, description="whether wordpiece lowercases the text; capitals often mark names")
     max_length: int = Field(256, ge=8, description="maximum number of tokens of a text; longer sentences are split")
 
     def read(self, path: Path, listen: Listener) -> list[Sentence]:
@@ -161,10 +168,16 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
         return encode_sentences(examples, processor, self.max_length)
 
 
-def encode_sentences(sentences: Sequence[Sentence], processor: TokenLabelProcessor, max_length: int) -> TaggedSentences:
-    """Encode sentences with the tag of each word as the target of its first piece."""
+def encode_sentences(
+    sentences: Sequence[Sentence], processor: TokenLabelProcessor, max_length: int, *, overlapping: bool = False
+) -> TaggedSentences:
+    """Encode sentences with the tag of each word as the target of its first piece.
+
+    A sentence that is too long is split into windows. If they are overlapping, the tag of a word is that of the window
+    in which the word is most central.
+    """
     pieces, label_ids = WordPieces(processor.tokenizer), {label: n for n, label in enumerate(processor.labels)}
-    rows, sentence_index, n_start = [], [], len(processor.start_ids)
+    rows, sentence_index, used_words, n_start = [], [], list[slice](), len(processor.start_ids)
     for n, sentence in enumerate(sentences):
         if unknown := next((tag for tag in sentence.tags if tag not in label_ids), None):
             place = f"{sentence.location}: {' '.join(sentence.words)[:40]!r}"
@@ -173,9 +186,17 @@ def encode_sentences(sentences: Sequence[Sentence], processor: TokenLabelProcess
         starts, room = np.cumsum(lengths) - lengths, max_length - n_start - 1
         targets = np.full(len(ids), IGNORE)
         targets[starts + offsets] = [label_ids[tag] for tag in sentence.tags]
-        for i, j in word_windows(lengths, room):
+        windows = list(word_windows(lengths, room, room // 2 if overlapping else 0))
+        used_words += _central_words(windows)
+        for i, j in windows:
             window = slice(starts[i], min(starts[j - 1] + lengths[j - 1], starts[i] + room))
             tokens, window_targets = [*processor.start_ids, *ids[window]], targets[window].tolist()
             rows.append((tokens, [IGNORE] * n_start + window_targets, max_length))
             sentence_index.append(n)
-    return TaggedSentences(concat_texts(rows, processor.end_id), list(sentences), sentence_index)
+    return TaggedSentences(concat_texts(rows, processor.end_id), list(sentences), sentence_index, used_words)
+
+
+def _central_words(windows: Sequence[tuple[int, int]]) -> list[slice]:
+    """The words of each window that are nearer to its middle than in the next and the previous window."""
+    cuts = [0, *((i + j + 1) // 2 for (_, j), (i, _) in pairwise(windows)), *(j for _, j in windows[-1:])]
+    return [slice(a - i, b - i) for (i, _), a, b in zip(windows, cuts, cuts[1:], strict=False)]

@@ -28,7 +28,7 @@ from harken.data.split import (
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens, encode_lines
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, silent
 
 from .files import PAIRS_PER_BLOCK, PairFile, files_by_split, find_pair_file, pair_blocks, read_groups
 
@@ -49,6 +49,7 @@ class Pairs:
     sources: list[str] = field(default_factory=list)
     references: list[list[str]] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # value of data.group of each source, if set
+    overflow: Overflow = field(default_factory=lambda: Overflow.of((), None))  # truncated sentences
 
     def __len__(self) -> int:
         return len(self.source)
@@ -212,6 +213,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         warnings = (file.column_warning() for file in all_files)
         for text in filter(None, [*warnings, *self._notices(skipped, n_excluded, n_too_long, splits)]):
             listen("notice", text=text)
+        report_overflow(listen, *(part.overflow for part in splits.values()))
         return PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
 
     def load_split(
@@ -225,6 +227,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         notify_unread((path for file in files for path in file.paths()), self.encoding, listen)
         for text in filter(None, [*(file.column_warning() for file in files), str(skipped) * bool(skipped.count)]):
             listen("notice", text=text)
+        report_overflow(listen, pairs.overflow)
         return self._with_split(split, pairs, [p for f in files for p in f.paths()], tokenizer, listen, listen=listen)
 
     def _notices(self, skipped: SkippedRows, n_excluded: int, n_long: int, splits: dict[str, Pairs]) -> Iterator[str]:
@@ -291,9 +294,12 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         """A held-out split: every source, truncated to max_length."""
         lines = texts, [references[0] for references in texts.values()]
         encoded = zip(map(encode_lines, tokenizers.sides, lines), tokenizers.sides, strict=True)
-        source, target = (RaggedTokens.from_blocks([block], t).truncate(self.max_length) for block, t in encoded)
+        sides = [RaggedTokens.from_blocks([block], t) for block, t in encoded]
+        remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
+        overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
+        source, target = (side.truncate(self.max_length) for side in sides)
         source_groups = [groups.get(source, "") for source in texts] if groups else []
-        return Pairs(source, target, list(texts), list(texts.values()), source_groups)
+        return Pairs(source, target, list(texts), list(texts.values()), source_groups, overflow)
 
 
 def _read_pairs(

@@ -76,6 +76,12 @@ def _is_constant_per_set(table: TablePreview, group: ColumnStats, column: Column
     return len(conflicts) <= (max(MAX_CONFLICTS * len(first), len(first) >= MIN_SETS) if is_label else 0)
 
 
+def header_names(path: Path, encoding: str | None = None) -> list[str]:
+    """The names of the columns of a table or of JSON lines; empty without a header."""
+    table = preview_rows(path, encoding)
+    return table.header if table else []
+
+
 def preview_rows(path: Path, encoding: str | None = None) -> TablePreview | None:
     """The first rows of a table or of JSON lines."""
     text = preview.preview_text(preview.read_head(path, encoding=encoding))

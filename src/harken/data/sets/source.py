@@ -41,10 +41,10 @@ from harken.data.targets import (
     unknown_label_error,
 )
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, silent
 from harken.settings import LabelOutputs
 
-from .columns import detect_set_columns, preview_rows
+from .columns import detect_set_columns, header_names, preview_rows
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Column = int | str  # number, counted from 1, or name
@@ -117,6 +117,7 @@ class Sets:
     starts: Floats  # N + 1
     targets: Floats  # N label ids, or N 1 numbers
     names: list[str]
+    overflow: Overflow | None = None  # the sets of which a sample is used
 
     def __len__(self) -> int:
         return len(self.names)
@@ -134,6 +135,12 @@ class Sets:
         return {"sets": len(self), "rows": len(self.rows)}
 
 
+def set_overflow(sizes: Sequence[int], max_rows: int) -> Overflow:
+    """The sets with more than max_rows rows."""
+    remedy = "increase data.max_rows to keep more"
+    return Overflow.of(sizes, max_rows, inputs="sets", unit="rows", consequence="sampled", remedy=remedy)
+
+
 def collate_sets(rows: Sequence[Floats], targets: Floats, names: list[str]) -> Sets:
     """Concatenate the rows of each set."""
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -148,7 +155,12 @@ class SetData(SplitData[SetProcessor, Sets]):
         target = f"{n_labels} labels" if processor.target_type == "label" else f"numeric target {processor.labels[0]}"
         sizes = self.train.lengths
         rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes.max():,} rows"
-        return {"summary": f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}", "labels": n_labels}
+        summary = f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}"
+        return {
+            "summary": summary,
+            "labels": n_labels,
+            "columns": header_names(self.settings.first_file, self.settings.encoding),
+        }
 
 
 class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
@@ -229,7 +241,11 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
         names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
-        return collate_sets(rows, processor.targets(examples), names)
+        overflow = set_overflow([len(example.rows) for example in examples], self.max_rows)
+        return replace(collate_sets(rows, processor.targets(examples), names), overflow=overflow)
+
+    def overflow(self, part: Sets) -> Overflow | None:
+        return part.overflow
 
     def _build_processor(self, examples: list[SetExample], known: Any, listen: Listener) -> SetProcessor:
         group, label, columns = self.resolve_columns(self._files()["train"][0])

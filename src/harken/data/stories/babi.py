@@ -9,6 +9,7 @@ line of a story has one.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +50,7 @@ class StoryLine(NamedTuple):
 
 def normalize_words(line: str) -> str:
     """The words of a line in lower case, without punctuation."""
-    return " ".join(WORD.findall(line.lower()))
+    return " ".join(WORD.findall(unicodedata.normalize("NFC", line.lower())))
 
 
 def task_name(path: Path) -> str:

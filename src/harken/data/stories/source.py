@@ -19,10 +19,12 @@ from harken.data.tables.read import SkippedRows
 from harken.data.tables.text_file import iter_lines
 from harken.data.tokenizers.pairs import RaggedTokens
 from harken.errors import BadInput
-from harken.events import Listener
+from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .babi import TASK, BabiQuestion, normalize_words, parse_questions
+
+DROPPED = "truncated at the start"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,7 @@ class Stories:
     table: Array  # lines W
     story: list[Array]  # rows of the lines of each question
     question: Array  # N: row of the question
+    n_tokens: Array  # N: of each story with its question, before the truncation of `texts`
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -157,6 +160,18 @@ class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
         return {split: paths for split, paths in chosen.items() if paths}
 
 
+def token_overflow(stories: Stories, max_length: int) -> Overflow:
+    """The stories that are truncated as one text."""
+    words = {"inputs": "stories", "consequence": DROPPED, "remedy": "train with data.max_length={longest}"}
+    return Overflow.of(stories.n_tokens.tolist(), max_length, **words)
+
+
+def memory_overflow(n_lines: Sequence[int], memory: int) -> Overflow:
+    """The stories with more lines than the memory of a model holds."""
+    words = {"inputs": "stories", "unit": "lines", "consequence": DROPPED}
+    return Overflow.of(n_lines, memory, **words, remedy="train with model.memory={longest}")
+
+
 def encode_stories(questions: Sequence[BabiQuestion], processor: StoryProcessor, max_length: int) -> Stories:
     """Encode questions and their stories; as one text, every line and the question follow an end token."""
     row_of = dict[str, int]()  # of each distinct line
@@ -168,8 +183,10 @@ def encode_stories(questions: Sequence[BabiQuestion], processor: StoryProcessor,
         table[n, : len(ids)] = ids + 1
     end_id = processor.end_id
     prefixed, texts, second_start = [np.append(end_id, ids) for ids in line_ids], list[Array](), list[int]()
+    n_tokens = list[int]()
     for rows, question in zip(story, question_rows, strict=True):
         text = np.concatenate([*(prefixed[n] for n in rows), prefixed[question]])
+        n_tokens.append(len(text) + 1)
         texts.append(text[1 - max_length :])  # with the final end token: max_length
         second_start.append(max(0, len(texts[-1]) - len(line_ids[question])))
     starts = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -177,4 +194,4 @@ def encode_stories(questions: Sequence[BabiQuestion], processor: StoryProcessor,
     label_ids = {label: n for n, label in enumerate(processor.labels)}
     targets = np.array([label_ids.get(question.answer, IGNORE) for question in questions], np.int64)
     encoded = EncodedTexts(tokens, np.array(second_start), targets)
-    return Stories(list(questions), encoded, table, story, question_rows)
+    return Stories(list(questions), encoded, table, story, question_rows, np.array(n_tokens))

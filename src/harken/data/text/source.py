@@ -43,7 +43,7 @@ class TextSource(DataSource[Tokenizer]):
     tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
         "char", description="tokenizer; word splits at white space only (hat. is not hat), wordpiece is BERT's"
     )
-    lowercase: bool = Field(True, description="wordpiece: lowercase the text and strip accents")
+    lowercase: bool = Field(False, description="whether wordpiece lowercases the text and strips accents")
     vocab_size: int | None = Field(
         None,
         ge=3,

@@ -26,6 +26,10 @@ BYTE_OF_CHARACTER = {chr(256 + _UNPRINTABLE.index(b) if b in _UNPRINTABLE else b
 SPECS = json.loads(files(__package__).joinpath("kinds.json").read_text("utf-8"))  # by kind, with an empty vocabulary
 TOKENIZER_KINDS = tuple(SPECS)
 BERT_NORMALIZER, BYTE_LEVEL_REGEX = SPECS["wordpiece"]["normalizer"], SPECS["bpe"]["pre_tokenizer"]
+CASED_NORMALIZER = {  # of a learned wordpiece tokenizer that keeps case: composed and decomposed accents are equal
+    "type": "Sequence",
+    "normalizers": [{"type": "NFC"}, BERT_NORMALIZER | {"lowercase": False}],
+}
 ADDED_TOKEN_FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 Rows = Sequence[object]
 
@@ -63,7 +67,7 @@ def _without_vocab(spec: dict[str, Any]) -> dict[str, Any]:
         frame["model"] = {**SPECS["bpe"]["model"], **options, "unk_token": None, "vocab": {}, "merges": []}
     if spec["model"].get("type") == "WordPiece":  # framing and truncation of texts are not used
         frame |= dict.fromkeys(("truncation", "padding", "post_processor"))
-        normalizer, decoder = spec.get("normalizer"), SPECS["wordpiece"]["decoder"]
+        normalizer, decoder = _bert_normalizer(spec.get("normalizer")), SPECS["wordpiece"]["decoder"]
         unset = dict.fromkeys(BERT_NORMALIZER.keys() - {"type"})
         if isinstance(normalizer, dict) and {**normalizer, **unset} == BERT_NORMALIZER | unset:
             values = [normalizer[name] for name in unset]
@@ -79,6 +83,19 @@ def _without_vocab(spec: dict[str, Any]) -> dict[str, Any]:
             elif value.get("add_prefix_space") is False:
                 frame[part] = SPECS["byte" if value.get("use_regex") is False else "bpe"][part]
     return frame
+
+
+def _bert_normalizer(normalizer: Any) -> Any:
+    """The normalizer without a preceding NFC."""
+    is_sequence = isinstance(normalizer, dict) and normalizer.get("type") == "Sequence"
+    parts = normalizer.get("normalizers") if is_sequence else None
+    is_composed = isinstance(parts, list) and len(parts) == 2 and parts[0] == CASED_NORMALIZER["normalizers"][0]
+    return parts[1] if is_composed and parts is not None else normalizer
+
+
+def lowercases(normalizer: object) -> bool:
+    """Whether the checked normalizer of a wordpiece tokenizer lowercases the text."""
+    return bool(_bert_normalizer(normalizer)["lowercase"])
 
 
 def _added_tokens(tokens: Any) -> list[dict[str, Any]]:

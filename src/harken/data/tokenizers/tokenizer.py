@@ -5,8 +5,9 @@ byte       256 tokens, the id is the byte value; nothing is unknown
 word       the most frequent words between white space ("hat." is not "hat"), others are <unk>; <eos> ends each line,
            except blank lines
 bpe        byte-level BPE as in GPT-2; nothing is unknown; <|endoftext|> ends a document
-wordpiece  words and punctuation, rare words in pieces (play ##ing), as in BERT; white space is lost, unknown characters
-           are [UNK]; [CLS] starts a text, [SEP] ends one, [MASK] replaces a masked token, [PAD] is padding
+wordpiece  words and punctuation, rare words in pieces (play ##ing), as in BERT; case and accents (in NFC) remain unless
+           `lowercase` is set; white space is lost, unknown characters are [UNK]; [CLS] starts a text, [SEP] ends one,
+           [MASK] replaces a masked token, [PAD] is padding
 
 Each is saved as a tokenizer.json of the `tokenizers` library, which yields the same ids; the code here is faster.
 A lone surrogate is encoded as U+FFFD.
@@ -67,6 +68,7 @@ class Tokenizer:
     vocab: number of ids
     end_id: id that ends a line (word), a document (bpe) or a text (wordpiece), if any
     unk_id: id of <unk> (char and word) or [UNK] (wordpiece)
+    lowercase: whether wordpiece lowercases the text
     pad_id, cls_id, sep_id, mask_id: special ids of wordpiece, None for other kinds
     special_ids: ids that are not text and are never generated
     char_counts: number of characters per id, including the white space next to a word; 0 for special ids
@@ -74,6 +76,7 @@ class Tokenizer:
     """
 
     prefix_ids: tuple[int, ...] = ()
+    lowercase = False
 
     def __init__(self, content: object) -> None:
         """From the content of a tokenizer.json; a ValueError says why it is not one of the five kinds."""
@@ -84,6 +87,7 @@ class Tokenizer:
         self.end_id = self._ids.get({"word": EOS, "bpe": spec.END_OF_TEXT, "wordpiece": SEP}.get(self.kind, ""))
         unk = {"char": UNK, "word": UNK, "wordpiece": spec.WORDPIECE_UNK}.get(self.kind)
         self.unk_id = self._ids[unk] if unk else None
+        self.lowercase = wordpiece and spec.lowercases(checked.content["normalizer"])
         ids = (self._ids[token] if wordpiece else None for token in (spec.PAD, CLS, SEP, MASK))
         self.pad_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.special_ids = checked.special_ids if self.unk_id is None or wordpiece else [self.unk_id]
@@ -214,12 +218,12 @@ class Tokenizer:
 
 
 def train_or_load_tokenizer(
-    kind: str, vocab_size: int, texts: Texts, *, lowercase: bool = True, listen: Listener = silent
+    kind: str, vocab_size: int, texts: Texts, *, lowercase: bool = False, listen: Listener = silent
 ) -> Tokenizer:
     """The tokenizer of the training text; bpe and wordpiece, which train slowly, are cached by the text's hash."""
     if kind not in ("bpe", "wordpiece"):
         return train_tokenizer(kind, texts, vocab_size, listen=listen)
-    digest = hashlib.sha256(f"{kind} {vocab_size} {lowercase} 1".encode())
+    digest = hashlib.sha256(f"{kind} {vocab_size} {lowercase} 2".encode())
     for block in texts():
         digest.update(block.encode())
     path = cache_folder("text") / f"tokenizer-{digest.hexdigest()[:32]}.json"
@@ -231,7 +235,7 @@ def train_or_load_tokenizer(
 
 
 def train_tokenizer(
-    kind: str, texts: Texts, vocab_size: int, *, lowercase: bool = True, listen: Listener = silent
+    kind: str, texts: Texts, vocab_size: int, *, lowercase: bool = False, listen: Listener = silent
 ) -> Tokenizer:
     """Train a tokenizer; memory use does not grow with the text. `vocab_size` limits word, bpe and wordpiece.
 
@@ -247,7 +251,8 @@ def train_tokenizer(
     if kind == "bpe":
         return Tokenizer(_train_bpe(texts, vocab_size, listen))
     if kind == "wordpiece":
-        return Tokenizer(_train_wordpiece(texts, vocab_size, spec.BERT_NORMALIZER | {"lowercase": lowercase}, listen))
+        normalizer = spec.BERT_NORMALIZER if lowercase else spec.CASED_NORMALIZER
+        return Tokenizer(_train_wordpiece(texts, vocab_size, normalizer, listen))
     seen, counts = np.zeros(0x110000, bool), Counter[str]()
     for text in _with_progress(texts(), listen):
         if kind == "char":
@@ -341,3 +346,8 @@ def word_windows(lengths: Array, max_tokens: int, overlap: int = 0) -> Iterator[
         if j == len(lengths):
             return
         i = min(j, max(i + 1, int(np.searchsorted(starts, ends[j - 1] - overlap))))
+
+
+def window_starts(length: int, width: int) -> list[int]:
+    """The starts of windows of `width` tokens that overlap by half and cover a text; the last ends with the text."""
+    return [*range(0, length - width, max(1, width // 2)), max(0, length - width)]

@@ -30,6 +30,7 @@ from harken.events import Listener, silent
 from harken.experiments.folders import is_available, next_available
 from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
+from harken.inference.answers import OverflowMode
 from harken.inference.run import Run, load
 from harken.suggestions import reject_unknown_options, similar_path
 
@@ -54,6 +55,7 @@ class ClusterOptions(TypedDict, total=False):
     seed: int
     pool: str
     layer: int | None
+    overflow: OverflowMode
     raw: bool  # do not normalize the embeddings of texts
     scale: bool  # divide each column by its standard deviation
     column: str | None  # text column of a table
@@ -62,7 +64,7 @@ class ClusterOptions(TypedDict, total=False):
 
 
 DEFAULTS: ClusterOptions = {"k": "2-8", "restarts": 10, "start": "k-means++", "seed": 0, "pool": "mean", "layer": None}
-DEFAULTS |= {"raw": False, "scale": False, "column": None, "columns": None, "decimal": "."}
+DEFAULTS |= {"overflow": "truncate", "raw": False, "scale": False, "column": None, "columns": None, "decimal": "."}
 
 
 class Points(NamedTuple):
@@ -115,7 +117,7 @@ def cluster(
     """Cluster vectors (a .npy or .csv file, an array), or a run's embeddings of texts (a file or a list).
 
     Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"), decimal; for
-    texts pool, layer, raw and column. With `out` a folder is written.
+    texts pool, layer, overflow, raw and column. With `out` a folder is written.
 
     >>> harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k=2).labels.tolist()
     [0, 0, 1, 1]
@@ -234,9 +236,11 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
 def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen: Listener) -> Floats:  # N d
     """A run's embeddings of texts."""
     vectors, pool, layer, normalize = [], options["pool"], options["layer"], not options["raw"]
+    overflow = options["overflow"]
     for start in range(0, len(texts), CHUNK):
         chunk = list(texts[start : start + CHUNK])
-        vectors.append(run.embed(chunk, pool=pool, layer=layer, normalize=normalize, listen=listen))
+        embedded = run.embed(chunk, pool=pool, layer=layer, normalize=normalize, overflow=overflow, listen=listen)
+        vectors.append(embedded)
         listen("answer", done=start + len(chunk), total=len(texts))
     return np.concatenate(vectors)
 

@@ -53,7 +53,8 @@ def principal_component_regression(
 ) -> RegressionFacts:
     """Regress the labels of a table on the principal components of a run's embeddings, with more and more labels.
 
-    With finetune_minutes, the run is also fine-tuned on each number of labels. Options: pool, layer, raw, seed.
+    With finetune_minutes, the run is also fine-tuned on each number of labels. Options: pool, layer, overflow, raw,
+    seed.
     """
     embedding, folder = DEFAULTS | options, Path(out) if out else default_folder(Path(table).stem)
     if not is_available(folder):

@@ -27,6 +27,7 @@ from . import DemoOutput, credit, demo_texts
 SPLIT = {"data.valid": 0.03, "data.test": 0.12, "data.max_length": 64}  # validation of a large body is slow
 N_LABELS = {"movie-sentences": 2000, "opinions": 400}
 PRETRAINING = {"model.kind": "bert", "model.d": 64, "model.layers": 2, "data.vocab_size": 400, "train.lr": 1e-2}
+PRETRAINING |= {"data.lowercase": True}
 Variants = Mapping[str, tuple[str, SettingsDict]]  # folder -> name and settings
 N_SHOWN = 5  # held-out reviews
 
@@ -39,7 +40,7 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
     data_name, body, minutes = _pretrained(home, minutes, listen)
     fetched = catalogue.fetch(data_name, listen=listen)
     variants: Variants = {
-        "scratch": ("a small BERT from scratch", {}),
+        "scratch": ("a small BERT from scratch", {"data.lowercase": True}),
         "frozen": (
             f"{body.path.name}, frozen: only a new head is trained",
             {"from": str(body.path), "transfer": "frozen"},
@@ -96,7 +97,7 @@ def _samples(run: Run) -> list[dict[str, Any]]:
     """Predictions for some held-out reviews, spread over the file."""
     split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
     rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
-    predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
+    predictions = cast(list[Labels], run.classify([row.texts for row in rows], listen=silent))
     return [
         {"prompt": row.texts[0], "text": f"{best['label']} {best['probability']:.0%}", "references": list(row.labels)}
         for row, (best, *_) in zip(rows, predictions, strict=True)

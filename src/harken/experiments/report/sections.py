@@ -9,6 +9,7 @@ from harken import registry, run_folder
 from harken.data.images.files import encode_png
 from harken.data.labelled.batch import evenly_spaced
 from harken.data.tokenizers.spec import MASK
+from harken.events import silent
 from harken.inference.answers import StoryAnswer
 from harken.inference.answers.classify import format_labels
 from harken.inference.answers.tag import labelled_spans
@@ -78,7 +79,11 @@ def _shortest(samples: Samples, default: str = "A sentence.") -> str:
 def generated_texts(run: Run, task: BoundTask, folder: str) -> SamplesAndCommands:
     """Texts at three temperatures."""
     samples = [
-        {"prompt": "", "temperature": t, "text": run.generate(max_new_tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
+        {
+            "prompt": "",
+            "temperature": t,
+            "text": run.generate(max_new_tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95, listen=silent),
+        }
         for t in TEMPERATURES[: run.recipe.report.samples]
     ]
     commands = [
@@ -93,7 +98,7 @@ def translated_texts(run: Run, task: TranslateTask, folder: str) -> SamplesAndCo
     """Outputs for some held-out sources, with references."""
     split = held_out(task.data.splits)
     sources, references = (split.sources[: run.recipe.report.samples], split.references) if split else ([], [])
-    rows = zip(sources, run.translate(sources), references, strict=False)
+    rows = zip(sources, run.translate(sources, listen=silent), references, strict=False)
     samples = [{"prompt": source, "text": text, "references": targets} for source, text, targets in rows]
     return samples, [f"harken translate {folder} {_shortest(samples)}", f"harken eval {folder}"]
 
@@ -115,7 +120,7 @@ def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCom
     rows = (
         split.rows[:: -(-len(split) // run.recipe.report.samples)] if split else []
     )  # spread out: rows may be sorted by label
-    predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
+    predictions = cast(list[Labels], run.classify([row.texts for row in rows], listen=silent))
     samples: Samples = [
         {"prompt": "\t".join(row.texts), "text": _top_labels(labels), "references": [", ".join(row.labels)]}
         for row, labels in zip(rows, predictions, strict=True)
@@ -197,7 +202,11 @@ def answered_questions(run: Run, task: SpanTask, folder: str) -> SamplesAndComma
     split = held_out(task.data.splits)
     questions = split.questions[: run.recipe.report.samples] if split else []
     samples = [
-        {"prompt": q.text, "text": run.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
+        {
+            "prompt": q.text,
+            "text": run.ask(q.text, q.context, listen=silent)["answer"],
+            "references": list(q.answers) or ["(none)"],
+        }
         for q in questions
     ]
     first = shlex.quote(questions[0].text if questions else "What is it?")
@@ -210,7 +219,7 @@ def answered_stories(run: Run, task: AnswerTask | FlatAnswerTask, folder: str) -
     questions = (
         split.questions[:: -(-len(split) // run.recipe.report.samples)] if split else []
     )  # spread out: sorted by task
-    replies = [(q, run.story(q.lines).ask(q.question)) for q in questions if q.lines]
+    replies = [(q, run.story(q.lines, listen=silent).ask(q.question)) for q in questions if q.lines]
     samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
     first = shlex.quote(questions[0].question if questions else "Where is Joe?")
     return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]

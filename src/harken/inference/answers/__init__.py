@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, NotRequired, TypedDict, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Image = str | Path | npt.NDArray[np.uint8]  # a file, one image of an array (x.npz[17]), or pixels: H W or H W 3
 Array = npt.NDArray[np.generic]
+OverflowMode = Literal["truncate", "windows"]  # of a text that is longer than a run reads
 T = TypeVar("T")
 
 
@@ -57,7 +58,7 @@ class StoryAnswer(TypedDict):
     score: float
     lines: list[str]
     hops: list[list[float]]
-    unknown: list[str]
+    unknown_words: list[str]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -109,6 +110,14 @@ class Trace:
         if not 0 <= head < layers[layer].q.shape[1]:
             raise BadInput(f"head {head}: this layer has {layers[layer].q.shape[1]} heads, counted from 0")
         return layers[layer].full([head])[0, 0]
+
+
+def check_overflow(overflow: str, *, allowed: bool = True) -> None:
+    """Refuse a value that is not an OverflowMode, and windows of inputs that have none."""
+    if overflow not in (accepted := get_args(OverflowMode)):
+        raise BadInput(f"overflow={overflow!r}: must be {' or '.join(map(repr, accepted))}")
+    if overflow == "windows" and not allowed:
+        raise BadInput(f"overflow={overflow!r}: is for texts of a run that classifies texts; leave it out")
 
 
 def check_text(**arguments: object) -> None:

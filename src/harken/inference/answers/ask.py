@@ -10,29 +10,40 @@ from torch import Tensor
 from harken.core import watching
 from harken.data.labelled.spans import SquadQuestion, encode_questions
 from harken.data.stories.babi import BabiQuestion, parse_statements
-from harken.data.stories.source import StoryProcessor, encode_stories
+from harken.data.stories.source import StoryProcessor, encode_stories, memory_overflow, token_overflow
 from harken.errors import BadInput
+from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.classify import predict
 from harken.tasks.span import predict_answers
 
 from . import SpanAnswer, StoryAnswer, check_text
+from .unknown import UNKNOWN, check_probability
 
 Answer = SpanAnswer | StoryAnswer
 
 
-def answer_question(run: LoadedModel, question: str, context: str) -> SpanAnswer:
-    """The best span, its probability and its offsets; it may be empty if the training data had such questions."""
+def answer_question(
+    run: LoadedModel, question: str, context: str, min_probability: float = 0.0, listen: Listener = silent
+) -> SpanAnswer:
+    """The best span, its probability and its offsets; it may be empty if the training data had such questions.
+
+    Below the minimum probability the answer is `unknown`, without offsets.
+    """
+    check_probability(min_probability)
     for name, text in (("question", question), ("context", context)):
         if not text.strip():
             raise BadInput(f"{name}={text!r}: is empty; give a {name}")
     source, unanswerable = run.recipe.data, run.facts.get("data", {}).get("unanswerable", {})
     questions = [SquadQuestion("", question, context, None, ())]
     windows = encode_questions(questions, run.tokenizer, source.max_length, source.overlap)
+    report_overflow(listen, windows.overflow)
     allow_no_answer, max_length = bool(unanswerable.get("train")), run.recipe.task.max_answer_length
     model = cast(ModelWithHead, run.model)
     (best,), _ = predict_answers(model, windows, max_length, allow_no_answer=allow_no_answer)
+    if best.score < min_probability:
+        return {"answer": UNKNOWN, "score": best.score, "start": 0, "end": 0}
     return {"answer": best.text, "score": best.score, "start": best.start, "end": best.end}
 
 
@@ -43,11 +54,11 @@ class Story:
     story with each question.
     """
 
-    def __init__(self, run: LoadedModel, lines: Iterable[str] = ()) -> None:
+    def __init__(self, run: LoadedModel, lines: Iterable[str] = (), listen: Listener = silent) -> None:
         run.require("ask")
         if not isinstance(run.tokenizer, StoryProcessor):
             raise BadInput(f"{run.path}: this run extracts answers from a text, not from a story; use run.ask")
-        self.run, self.model, self.processor = run, cast(Any, run.model), run.tokenizer
+        self.run, self.model, self.processor, self.listen = run, cast(Any, run.model), run.tokenizer, listen
         self.by_line = run.recipe.model.by_line
         self.lines: list[str] = []
         self.memory = deque[Tensor](maxlen=run.recipe.model.memory if self.by_line else 0)  # per line: T 1 1 d
@@ -69,8 +80,10 @@ class Story:
             raise BadInput("story: has no lines; write one before asking, such as: Joe went home.")
         if not self.by_line:
             example = BabiQuestion(tuple(self.lines), question, "", (), "", "", "")
-            encoded = encode_stories([example], self.processor, self.run.recipe.data.max_length)
+            encoded = encode_stories([example], self.processor, max_length := self.run.recipe.data.max_length)
+            report_overflow(self.listen, token_overflow(encoded, max_length))
             return predict(self.model, encoded.texts)[0]
+        report_overflow(self.listen, memory_overflow([len(self.lines)], self.run.recipe.model.memory))
         memory = torch.cat(list(self.memory), 2)
         ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
         real = torch.ones_like(ages, dtype=torch.bool)
@@ -78,8 +91,9 @@ class Story:
         return y[0]
 
     @torch.no_grad()
-    def ask(self, question: str) -> StoryAnswer:
+    def ask(self, question: str, *, min_probability: float = 0.0) -> StoryAnswer:
         """The answer, its probability, and the attention of each hop to each line."""
+        check_probability(min_probability)
         with watching(self.model) as views:
             p = self.scores(question).softmax(-1)
         stored = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older lines were dropped
@@ -88,11 +102,11 @@ class Story:
         best, texts = int(p.argmax()), (*self.lines, question)
         return {
             "question": question,
-            "answer": self.processor.labels[best],
+            "answer": self.processor.labels[best] if p[best] >= min_probability else UNKNOWN,
             "score": float(p[best]),
             "lines": self.lines.copy(),
             "hops": [[0.0] * n_dropped + row for row in weights],
-            "unknown": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
+            "unknown_words": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
         }
 
     def _ids(self, text: str, name: str) -> Tensor:  # 1 W
@@ -102,9 +116,11 @@ class Story:
         return torch.from_numpy(ids + 1)[None].to(self.run.device)
 
 
-def answer_story(run: LoadedModel, question: str, context: str) -> StoryAnswer:
+def answer_story(
+    run: LoadedModel, question: str, context: str, min_probability: float = 0.0, listen: Listener = silent
+) -> StoryAnswer:
     """The answer to a question about the story in this text; questions in the text are skipped."""
     stories = parse_statements(context.splitlines())
     if len(stories) > 1:
         raise BadInput(f"context: has {len(stories)} stories; give one story, or omit the question to answer all")
-    return Story(run, stories[0] if stories else ()).ask(question)
+    return Story(run, stories[0] if stories else (), listen).ask(question, min_probability=min_probability)

@@ -30,6 +30,14 @@ def caption_candidates(
     return [[{"text": text, "score": score} for text, score in row] for row in rows]
 
 
+def caption_images(
+    run: LoadedModel, images: Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
+) -> list[Caption]:
+    """The best caption of each image, or with the option `alternatives` its best captions."""
+    candidates = caption_candidates(run, images, index=index, **search)
+    return [best if "alternatives" in search else best[0]["text"] if best else "" for best in candidates]
+
+
 @torch.inference_mode()
 def trace_caption(run: LoadedModel, image: Image, target: str | None = None) -> Trace:
     """The attention of each caption word to the patches, which are named row,column from 0."""

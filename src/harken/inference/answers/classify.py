@@ -1,43 +1,66 @@
 """Classify texts: labels with their probabilities, or the value of a regression target."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from harken.data.graphs.source import GraphProcessor
 from harken.data.labelled.batch import EncodedTexts
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.sets.source import SetProcessor
+from harken.data.tokenizers.pairs import Array
 from harken.errors import BadInput
+from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.classify import predict
 
-from . import LabelScore
+from . import LabelScore, OverflowMode
 
 LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
+USE_WINDOWS, MAX_LENGTH = 'use --overflow windows (Python: overflow="windows")', "data.max_length={longest}"
 TextOrPair = str | Sequence[str]  # one text; a pair is two texts, or one string with a tab between them
 
 
-def classify_texts(run: LoadedModel, texts: Sequence[TextOrPair]) -> list[list[LabelScore]]:
-    """The labels of each text, most probable first."""
+def classify_texts(
+    run: LoadedModel, texts: Sequence[TextOrPair], listen: Listener = silent, *, overflow: OverflowMode = "truncate"
+) -> list[list[LabelScore]]:
+    """The labels of each text, most probable first. overflow="windows" averages over the windows of a long text."""
     if not texts:
         return []
-    processor = cast(TextLabelProcessor, run.tokenizer)
+    processor, max_length = cast(TextLabelProcessor, run.tokenizer), run.recipe.data.max_length
     parts = [split_pair(text, pair=processor.pair, subject="this run was trained on") for text in texts]
-    side, second, _ = processor.encode_texts(parts, run.recipe.data.max_length)
-    y = predict(cast(ModelWithHead, run.model), EncodedTexts(side, second, np.zeros(len(side), np.int64)))
-    return format_labels(processor, y)
+    encoded = processor.encode_texts(parts, max_length, windows=overflow == "windows")
+    if overflow == "truncate":
+        report_overflow(listen, replace(encoded.overflow, remedy=f"{USE_WINDOWS}, or train with {MAX_LENGTH}"))
+    targets = np.zeros(len(encoded.tokens), np.int64)
+    y = predict(cast(ModelWithHead, run.model), EncodedTexts(encoded.tokens, encoded.second_start, targets))
+    return format_labels(processor, y, encoded.text_index)
 
 
-def format_labels(processor: LabelProcessor, y: Tensor) -> list[list[LabelScore]]:  # N C
-    """Labels by probability (softmax, or sigmoid for multilabel targets), or the value of a regression target."""
+def format_labels(processor: LabelProcessor, y: Tensor, text_index: Array | None = None) -> list[list[LabelScore]]:
+    """Labels by probability (softmax, or sigmoid for multilabel targets), or the value of a regression target.
+
+    y: N C. With `text_index`, a row is a window of the text with this index, which has the mean over its windows.
+    """
+    if processor.target_type != "number":
+        y = y.softmax(-1) if processor.target_type == "label" else y.sigmoid()
+    p = y if text_index is None else average_windows(y, text_index)
     if processor.target_type == "number":
         label = processor.labels[0]
-        return [[{"label": label, "value": value * processor.std + processor.mean}] for value in y[:, 0].tolist()]
-    return rank_labels(processor.labels, y.softmax(-1) if processor.target_type == "label" else y.sigmoid())
+        return [[{"label": label, "value": value * processor.std + processor.mean}] for value in p[:, 0].tolist()]
+    return rank_labels(processor.labels, p)
+
+
+def average_windows(values: Tensor, text_index: Array) -> Tensor:  # windows C -> texts C
+    """The mean over the windows of each text."""
+    index = torch.from_numpy(text_index)
+    counts = index.bincount()
+    return values.new_zeros(len(counts), values.shape[1]).index_add(0, index, values) / counts[:, None]
 
 
 def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # N C

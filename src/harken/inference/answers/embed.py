@@ -14,16 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harken.core import watching
 from harken.data.cache import cache_folder
 from harken.data.detect.preview import decode_utf8
-from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.data.tokenizers.tokenizer import Tokenizer, window_starts
 from harken.errors import BadInput
-from harken.events import Listener
+from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
 from harken.files import atomic_file
+from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 from harken.suggestions import similar_path
 
-from . import check_texts
+from . import Trace, check_texts
+from .classify import USE_WINDOWS, average_windows
+from .generate import encode_prompt, prompt_overflow
 
 Vectors = npt.NDArray[np.float32]  # N d
 POOLS = ("mean", "cls", "last")
@@ -53,23 +57,44 @@ def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return [tokenizer.cls_id], [tokenizer.sep_id]
 
 
-def encode_text(tokenizer: Tokenizer, text: str, context: int | None, listen: Listener) -> list[int]:
-    """The ids of a text with its special tokens, truncated to the context; an empty text gives one end token."""
-    check_texts([text])
-    ids: list[int] = tokenizer.encode(text).tolist()
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], context: int | None, listen: Listener, *, windows: bool = False
+) -> tuple[list[list[int]], list[int]]:
+    """The ids of each text with its special tokens, truncated to the context; an empty text gives one end token.
+
+    With `windows` a longer text is split into windows that overlap by half. Also the index of the text of each window.
+    """
+    check_texts(texts)
     prefix, suffix = boundary_tokens(tokenizer)
-    limit = None if context is None else max(0, context - len(prefix) - len(suffix))
-    if limit is not None and len(ids) > limit:
-        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens; this run reads {limit}; the rest is truncated")
+    rows, n_special = [tokenizer.encode(text).tolist() for text in texts], len(prefix) + len(suffix)
+    room = max([1, *map(len, rows)]) if context is None else max(1, context - n_special)
+    if not windows:
+        overflow = Overflow.of([len(row) + n_special for row in rows], context, remedy=USE_WINDOWS)
+        report_overflow(listen, overflow)
     end = tokenizer.end_id
-    return [*prefix, *ids[:limit], *suffix] or [int(tokenizer.encode("\n")[0]) if end is None else end]
+    empty = [int(tokenizer.encode("\n")[0]) if end is None else end]
+    ids, text_index = list[list[int]](), list[int]()
+    for n, row in enumerate(rows):
+        for start in window_starts(len(row), room) if windows else [0]:
+            ids.append([*prefix, *row[start : start + room], *suffix] or empty)
+            text_index.append(n)
+    return ids, text_index
 
 
 @torch.inference_mode()
 def embed_token_ids(
-    body: LanguageModel, texts: Sequence[Sequence[int]], pool: str, *, normalize: bool = True, layer: int | None = None
+    body: LanguageModel,
+    texts: Sequence[Sequence[int]],
+    pool: str,
+    *,
+    normalize: bool = True,
+    layer: int | None = None,
+    text_index: Sequence[int] | None = None,
 ) -> Vectors:
-    """A vector for the ids of each text. Texts of similar length share a batch; batching changes no vector."""
+    """A vector for the ids of each text. Texts of similar length share a batch; batching changes no vector.
+
+    With `text_index`, the ids are a window of the text with this index; its vector is the mean over its windows.
+    """
     if pool not in POOLS:
         raise BadInput(f"pool={pool!r}: not a pooling; accepted: {', '.join(POOLS)}")
     states = body if layer is None else _hidden_states(body, layer)
@@ -81,8 +106,25 @@ def embed_token_ids(
         for row, n in zip(tokens, rows, strict=True):
             row[: len(texts[n])] = torch.tensor(texts[n])
         h = _pool(states(tokens.to(device), lengths=lengths).float(), lengths, pool)
-        vectors[rows] = (F.normalize(h, dim=-1) if normalize else h).cpu().numpy()
-    return vectors
+        vectors[rows] = (F.normalize(h, dim=-1) if normalize and text_index is None else h).cpu().numpy()
+    if text_index is None:
+        return vectors
+    means = average_windows(torch.from_numpy(vectors), np.array(text_index))
+    return np.asarray(F.normalize(means, dim=-1) if normalize else means)
+
+
+def trace_text(run: LoadedModel, text: str) -> Trace:
+    """The attention between the tokens of a text; of a prompt that is too long, between its last tokens."""
+    context, listen = run.model.context, warn_of_overflow
+    if run.verb == "generate":
+        ids = encode_prompt(run, text)
+        report_overflow(listen, prompt_overflow(run, [ids]))
+        ids = ids[-(context or 10**9) :]
+    else:
+        (ids,), _ = encode_texts(run.tokenizer, [text], context, listen)
+    with watching(run.model) as views:
+        run.model(torch.tensor([ids], device=run.device))
+    return Trace(run.tokenizer.token_texts(ids), {"self": list(views.values())})
 
 
 def _hidden_states(body: LanguageModel, layer: int) -> Callable[..., Tensor]:

@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 import torch
 
 from harken.decode.sampling import IncrementalDecoder, SamplingSettings
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, silent, warn_of_overflow
 from harken.inference.loaded_model import LoadedModel
 
 from . import GenerationOptions, SamplingOptions, check_count, check_text
@@ -34,6 +34,12 @@ def encode_prompt(run: LoadedModel, prompt: str, listen: Listener = silent) -> l
     if tokenizer.kind == "word" and ids and ids[-1] == tokenizer.end_id and not prompt.endswith("\n"):
         ids.pop()  # the line of the prompt is continued
     return ids or [int(tokenizer.encode("\n")[0]) if tokenizer.end_id is None else tokenizer.end_id]
+
+
+def prompt_overflow(run: LoadedModel, prompts: Sequence[Sequence[int]]) -> Overflow:
+    """The prompts of which only the last tokens fit into the context."""
+    words = {"inputs": "prompts", "consequence": "truncated at the start", "remedy": "give a shorter prompt"}
+    return Overflow.of(list(map(len, prompts)), run.model.context, **words)
 
 
 class StopSequence:
@@ -82,13 +88,15 @@ def stream_prompts(
     seed: int = 0,
     index: int = 0,
     stop: str | None = None,
-    listen: Listener = silent,
+    listen: Listener = warn_of_overflow,
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[list[str]]:
     """The new text of n continuations of each prompt, token by token. Arguments are checked before the first token."""
     check_count(max_new_tokens=max_new_tokens, n=n, seed=seed)
     settings = SamplingSettings.from_options(sampling)
-    rows = [ids for prompt in prompts for ids in [encode_prompt(run, prompt, listen)] * n]
+    encoded = [encode_prompt(run, prompt, listen) for prompt in prompts]
+    report_overflow(listen, prompt_overflow(run, encoded))
+    rows = [ids for row in encoded for ids in [row] * n]
     return stream_batch(run, rows, max_new_tokens, stop, settings, seed=seed, index=index, n_copies=n)
 
 
@@ -122,7 +130,9 @@ def stream_batch(
 def next_tokens(run: LoadedModel, prompt: str, k: int, listen: Listener) -> list[TokenProbability]:
     """The k most probable next tokens, <unk> included."""
     check_count(1, k=k)
-    p = IncrementalDecoder(run.model, [encode_prompt(run, prompt, listen)], 1).logits[0].float().softmax(-1)
+    ids = encode_prompt(run, prompt, listen)
+    report_overflow(listen, prompt_overflow(run, [ids]))
+    p = IncrementalDecoder(run.model, [ids], 1).logits[0].float().softmax(-1)
     best = p.topk(min(k, len(p)))
     tokens = run.tokenizer.token_texts(best.indices.tolist())
     return [{"text": token, "probability": q} for token, q in zip(tokens, best.values.tolist(), strict=True)]

@@ -36,7 +36,7 @@ from .classify import rank_labels
 Pixels = npt.NDArray[np.uint8]  # H W C
 
 
-def classify_images(run: LoadedModel, images: Sequence[Image]) -> list[list[LabelScore]]:
+def classify_images(run: LoadedModel, images: Sequence[Image], listen: Listener = silent) -> list[list[LabelScore]]:
     """The labels of each image, most probable first."""
     if not len(images):
         return []

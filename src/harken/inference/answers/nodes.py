@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge
 
 
-def classify_nodes(run: LoadedModel, inputs: Sequence[object]) -> list[list[LabelScore]]:
+def classify_nodes(run: LoadedModel, inputs: Sequence[object], listen: Listener = silent) -> list[list[LabelScore]]:
     """The labels of each name, most probable first; for two nodes, whether they share an edge."""
     names = [str(name) for name in inputs]
     if not names:

@@ -1,16 +1,30 @@
 """Predictions for the rows of a DataFrame, with a run trained on a table of texts."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.tables.frame import Frame, column_cells, column_names
 from harken.errors import BadInput
+from harken.events import Listener
 from harken.inference.loaded_model import LoadedModel
 
-from . import LabelScore
+from . import LabelScore, OverflowMode
+from .unknown import unseen_columns, unseen_labels
 
 MIN_PROBABILITY = 0.5  # of a label that is predicted, if a text can have several
 Prediction = str | float | list[str] | None  # a label or a text, a number, several labels; None: the text is empty
+
+
+class RowOptions(TypedDict, total=False):
+    """Options of `classify` that `predict` passes on."""
+
+    min_probability: float
+    overflow: OverflowMode
+
+
+Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 
 def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
@@ -29,10 +43,46 @@ def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
     return [row if all(text.strip() for text in row) else () for row in zip(*cells, strict=True)]
 
 
+def label_column(run: LoadedModel) -> str | None:
+    """The column of a table with one label per text, if it has a name."""
+    processor, column = run.tokenizer, dict(run.recipe.data).get("label")
+    has_labels = isinstance(processor, TextLabelProcessor) and processor.target_type == "label"
+    return column if has_labels and isinstance(column, str) else None
+
+
+def count_labels(run: LoadedModel, frame: Frame) -> Counter[str]:
+    """The labels in a DataFrame that has the label column of the training data."""
+    column = label_column(run)
+    cells = column_cells(frame, column) if column in column_names(frame) else []
+    return Counter(label for cell in cells if (label := cell.strip()))
+
+
+def notice_unseen(run: LoadedModel, columns: Sequence[str], labels: Counter[str], listen: Listener) -> None:
+    """Name the columns and the labels of a table that did not occur in training."""
+    known = run.facts.get("data", {}).get("columns", [])
+    for text in unseen_columns(columns, known), unseen_labels(labels, run.tokenizer.labels if labels else []):
+        if text:
+            listen("notice", text=text)
+
+
+def predict_rows(
+    run: LoadedModel, frame: Frame, answer: Answerer, listen: Listener, **options: Unpack[RowOptions]
+) -> list[Prediction]:
+    """The prediction for each row of a DataFrame; None for a row without a text."""
+    if options.get("min_probability") and run.verb != "classify":
+        raise BadInput("min_probability: only labels have a probability; leave it out")
+    rows = input_texts(run, frame)
+    notice_unseen(run, column_names(frame), count_labels(run, frame), listen)
+    predictions = iter(answer([row for row in rows if row]))
+    return [next(predictions) if row else None for row in rows]
+
+
 def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
     """The most probable label, the value of a regression target, or all labels of at least MIN_PROBABILITY."""
     if "value" in labels[0]:
         return labels[0]["value"]
-    if isinstance(run.tokenizer, TextLabelProcessor) and run.tokenizer.target_type == "multilabel":
+    processor = run.tokenizer
+    is_multilabel = isinstance(processor, TextLabelProcessor) and processor.target_type == "multilabel"
+    if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
         return [score["label"] for score in labels if score["probability"] >= MIN_PROBABILITY]
     return labels[0]["label"]

@@ -7,9 +7,9 @@ from typing import cast
 
 import numpy as np
 
-from harken.data.sets.source import Floats, SetExample, SetProcessor, SetSource, collate_sets, read_sets
+from harken.data.sets.source import Floats, SetExample, SetProcessor, SetSource, collate_sets, read_sets, set_overflow
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.suggestions import did_you_mean, similar_path
 from harken.tasks.sets import predict
@@ -18,11 +18,14 @@ from . import Array, InputReader, LabelScore
 from .classify import format_labels
 
 
-def classify_sets(run: LoadedModel, inputs: Sequence[str | Path | Array]) -> list[list[LabelScore]]:
+def classify_sets(
+    run: LoadedModel, inputs: Sequence[str | Path | Array], listen: Listener = silent
+) -> list[list[LabelScore]]:
     """The labels of each set, most probable first, or its regression value."""
     processor, sets = cast(SetProcessor, run.tokenizer), [item for x in inputs for item in _read_sets(run, x)]
     if not sets:
         return []
+    report_overflow(listen, set_overflow([len(item.rows) for item in sets], run.recipe.data.max_rows))
     rows = [processor.standardize(item.sample_rows(run.recipe.data.max_rows)) for item in sets]
     batch = collate_sets(rows, np.zeros(len(rows), np.int64), [item.name for item in sets])
     return format_labels(processor, predict(run.model, batch))

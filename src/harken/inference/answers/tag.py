@@ -1,20 +1,17 @@
 """Tagged spans of plain texts, with a run trained on tags."""
 
-import re
 from collections.abc import Sequence
 from math import prod
 from typing import TypedDict, cast
 
 from harken.data.labelled.examples import TokenLabelProcessor
-from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, Sentence, encode_sentences, extract_entities
+from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, WORD, Sentence, encode_sentences, extract_entities
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.tag import predict_tags
 
 from . import check_texts
-
-# tokenization as in CoNLL columns: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
-WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
+from .unknown import UNKNOWN, check_probability
 
 
 class TaggedSpan(TypedDict):
@@ -27,21 +24,26 @@ class TaggedSpan(TypedDict):
     probability: float
 
 
-def tag_texts(run: LoadedModel, texts: Sequence[str]) -> list[list[TaggedSpan]]:
-    """The spans of each text: entities for IOB tags, otherwise one span per word."""
+def tag_texts(run: LoadedModel, texts: Sequence[str], min_probability: float = 0.0) -> list[list[TaggedSpan]]:
+    """The spans of each text: entities for IOB tags, otherwise one span per word; `unknown` below the probability.
+
+    A long text is read in overlapping windows; a word has the tag of the window in which it is most central.
+    """
     run.require("tag")
+    check_probability(min_probability)
     check_texts(texts)
     processor: TokenLabelProcessor = run.tokenizer
     offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
     words = [[text[a:b] for a, b in positions] for text, positions in zip(texts, offsets, strict=True)]
     sentences = [Sentence(row, [processor.labels[0]] * len(row)) for row in words]
-    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length)
+    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length, overlapping=True)
     tags, probabilities, _ = predict_tags(cast(ModelWithHead, run.model), encoded, processor.labels)
     spans: list[list[TaggedSpan]] = [[] for _ in texts]
     for tagged, text, positions, row, p in zip(spans, texts, offsets, tags, probabilities, strict=True):
         for label, i, j in tag_spans(row):
-            a, b = positions[i][0], positions[j - 1][1]
-            tagged.append({"label": label, "text": text[a:b], "start": a, "end": b, "probability": prod(p[i:j])})
+            a, b, probability = positions[i][0], positions[j - 1][1], prod(p[i:j])
+            label = label if probability >= min_probability else UNKNOWN
+            tagged.append({"label": label, "text": text[a:b], "start": a, "end": b, "probability": probability})
     return spans
 
 

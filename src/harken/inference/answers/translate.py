@@ -12,7 +12,7 @@ from harken.data.tokenizers.pairs import PairTokenizers
 from harken.decode.beam import SearchSettings
 from harken.decode.grammar import banned_token_ids, grammar_constraints
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
 from harken.inference.loaded_model import LoadedModel
 from harken.models import EncoderDecoder
 
@@ -42,7 +42,7 @@ def translations(
     *,
     prefix: str = "",
     index: int = 0,
-    listen: Listener = silent,
+    listen: Listener = warn_of_overflow,
     **options: Unpack[SearchOptions],
 ) -> list[list[Candidate]]:
     """The best targets of each text that start with the prefix; an empty text has an empty target.
@@ -58,7 +58,7 @@ def translations(
     search = SearchSettings.from_options({**limit, **options}, "prefix", beam=task.default_beam)
     check_texts(texts)
     rows = [n for n, text in enumerate(texts) if text.strip()]
-    sources = [encode_source(finder.model, tokenizers, texts[n], listen) for n in rows]
+    sources = encode_sources(finder.model, tokenizers, [texts[n] for n in rows], listen)
     targets = grammar_constraints(task.grammar, tokenizers.target, [texts[n] for n in rows])
     targets |= {"banned_ids": banned_token_ids(tokenizers.target), "indices": [index + n for n in rows]}
     targets["prefixes"] = [_prefix_ids(tokenizers, prefix)] * len(rows) if prefix else None
@@ -79,16 +79,15 @@ def _prefix_ids(tokenizers: PairTokenizers, prefix: str) -> list[int]:
     return ids
 
 
-def encode_source(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, listen: Listener) -> list[int]:
-    """The ids of a source, truncated to the model's context."""
-    if missing := tokenizers.unknown_pieces(text):
-        listen("notice", text=f"unknown to this run and read as <unk>: {', '.join(map(repr, missing[:5]))}")
-    ids: list[int] = tokenizers.encode_source(text).tolist()
-    limit = model.context or len(ids)
-    if len(ids) > limit:
-        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens; this run reads {limit}; the rest is truncated")
-        ids = [*ids[: limit - 1], ids[-1]]
-    return ids
+def encode_sources(
+    model: EncoderDecoder, tokenizers: PairTokenizers, texts: Sequence[str], listen: Listener
+) -> list[list[int]]:
+    """The ids of each source, truncated to the model's context."""
+    rows: list[list[int]] = [tokenizers.encode_source(text).tolist() for text in texts]
+    remedy = "split them, or train with model.context={longest}"
+    report_overflow(listen, Overflow.of(list(map(len, rows)), model.context, inputs="sources", remedy=remedy))
+    limit = model.context
+    return [row if limit is None or len(row) <= limit else [*row[: limit - 1], row[-1]] for row in rows]
 
 
 def trace_target(
@@ -109,6 +108,6 @@ def trace_target(
 
 def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
     """The attention of each target token to the tokens of the source."""
-    ids = encode_source(model, tokenizers, text, silent)
+    (ids,) = encode_sources(model, tokenizers, [text], warn_of_overflow)
     source_names = [*tokenizers.source.token_texts(ids[:-1]), EDGE]
     return trace_target(model, tokenizers, target, torch.tensor([ids]), source_names)
