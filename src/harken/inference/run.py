@@ -342,7 +342,7 @@ class Run(LoadedModel):
         dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
         key = f"{pool} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
         key += " windows" if overflow == "windows" else ""
-        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow, listen=listen), key, listen)
+        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
         """The k words of the embedding table with the highest cosine similarity to a word.
