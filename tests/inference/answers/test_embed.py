@@ -133,12 +133,11 @@ def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):
 def test_every_search_of_a_file_with_long_lines_gives_one_notice(char, notes, monkeypatch):
     monkeypatch.setattr(embed, "CHUNK_LINES", 1)
     notes.write_text("Tom had a red hat and a cat\na dog\nLily had a red hat and a cat\n")
+    notices = []
     for _ in range(2):  # the second time the vectors are in the cache
-        notices = []
         char.corpus(notes, listen=lambda event, **facts: event == "notice" and notices.append(facts["text"]))
-        assert [each.partition(";")[0] for each in notices] == [
-            "2 of 3 texts are longer than 16 tokens (longest: 28) and were truncated"
-        ]
+    counts = "2 of 3 texts are longer than 16 tokens (longest: 28) and were truncated"
+    assert [each.partition(";")[0] for each in notices] == [counts, counts]
     before = char.corpus(notes, listen=silent).vectors
     corpus = char.corpus(notes, overflow="windows")
     assert np.array_equal(corpus.vectors[1], before[1])
