@@ -74,14 +74,13 @@ def merge_overflows(overflows: Iterable[Overflow]) -> list[Overflow]:
 
 
 class OverflowSum:
-    """A listener that adds up the overflows of several calls, for one notice at the end."""
+    """A listener that adds up the overflows of several calls, for one notice at the end, and passes all events on."""
 
-    def __init__(self) -> None:
-        self.overflows = list[Overflow]()
+    def __init__(self, listen: Listener = silent) -> None:
+        self.listen, self.overflows = listen, list[Overflow]()
 
     def __call__(self, event: str, /, **values: object) -> None:
-        """Handle an event."""
-        raise NotImplementedError
+        self.listen(event, **values)
 
     def report_overflows(self) -> None:
         """A notice for each limit that was exceeded."""

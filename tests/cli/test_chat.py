@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from harken.console import ConsoleListener
+
 
 class Echo:
     """A run whose conversation repeats each message in two pieces."""
@@ -32,6 +34,7 @@ def run(monkeypatch):
 def test_one_message_is_answered_once(harken, run):
     output = harken("chat", "runs/any", "Hello", "--system", "Be kind.", "--temperature", 0, "--tokens", 7)
     assert output.out == "You said:\nHello\n"
+    assert isinstance(run.options.pop("listen"), ConsoleListener)
     assert run.options == {"system": "Be kind.", "max_new_tokens": 7, "temperature": 0.0, "top_p": None, "seed": 0}
 
 

@@ -347,7 +347,7 @@ class Run(LoadedModel):
         dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
         suffix = " windows" * (overflow == "windows")  # quantized weights give other vectors: dtypes
         key = f"{pool} {self.facts['sha256']} {dtypes}{suffix}"
-        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow, listen=listen), key, listen)
+        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
         """The k words of the embedding table with the highest cosine similarity to a word.

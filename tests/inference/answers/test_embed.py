@@ -10,6 +10,7 @@ import torch
 import harken
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.errors import BadInput
+from harken.events import silent
 from harken.inference.answers import embed
 from harken.recipe import resolve
 
@@ -127,6 +128,20 @@ def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):
     hits = char.corpus(notes).search("The cat", 9)
     assert [hit["line"] for hit in hits] == [hit["line"] for hit in expected]
     assert len(hits) == 4
+
+
+def test_every_search_of_a_file_with_long_lines_gives_one_notice(char, notes, monkeypatch):
+    monkeypatch.setattr(embed, "CHUNK_LINES", 1)
+    notes.write_text("Tom had a red hat and a cat\na dog\nLily had a red hat and a cat\n")
+    notices = []
+    for _ in range(2):  # the second time the vectors are in the cache
+        char.corpus(notes, listen=lambda event, **facts: event == "notice" and notices.append(facts["text"]))
+    counts = "2 of 3 texts are longer than 16 tokens (longest: 28) and were truncated"
+    assert [each.partition(";")[0] for each in notices] == [counts, counts]
+    before = char.corpus(notes, listen=silent).vectors
+    corpus = char.corpus(notes, overflow="windows")
+    assert np.array_equal(corpus.vectors[1], before[1])
+    assert corpus.vectors[0] == pytest.approx(char.embed(corpus.lines[0][1], overflow="windows"), abs=1e-6)
 
 
 def test_the_vectors_of_a_file_are_computed_once_until_it_changes(char, notes, monkeypatch):

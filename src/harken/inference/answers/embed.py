@@ -4,7 +4,9 @@ v = h / ||h||, so <v, w> is the cosine similarity of two texts.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,8 +21,8 @@ from harken.data.cache import cache_folder
 from harken.data.detect.preview import decode_utf8
 from harken.data.tokenizers.tokenizer import Tokenizer, window_starts
 from harken.errors import BadInput
-from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
-from harken.files import atomic_file
+from harken.events import Listener, Overflow, OverflowSum, report_overflow, warn_of_overflow
+from harken.files import atomic_file, write_atomic
 from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 from harken.suggestions import similar_path
@@ -189,11 +191,12 @@ def nearest_words(table: Tensor, tokenizer: Tokenizer, word: str, k: int) -> lis
 class Corpus:
     """The lines of a text file and their embeddings, which are cached on disk.
 
-    `key` identifies everything besides the file that determines a vector: weights, tokenizer, pooling.
+    `key` identifies everything besides the file that determines a vector: weights, tokenizer, pooling. A second file
+    of the cache counts the truncated lines.
     """
 
-    def __init__(self, path: Path, embed: Callable[[Sequence[str]], Vectors], key: str, listen: Listener) -> None:
-        self.embed = embed
+    def __init__(self, path: Path, embed: Callable[..., Vectors], key: str, listen: Listener) -> None:
+        self.embed, self.listen = embed, listen
         try:
             raw = path.read_bytes()  # read once: the path may be a pipe
         except OSError as error:
@@ -205,20 +208,26 @@ class Corpus:
         digest = hashlib.sha256(f"{key} {checksum}".encode()).hexdigest()
         self.cache_file = cache_folder("vectors") / f"{digest}.npy"
         if not self._is_complete():
+            lengths = OverflowSum(listen)
             with atomic_file(self.cache_file) as temporary:
-                self._embed_lines(temporary, listen)
+                self._embed_lines(temporary, lengths)
+            write_atomic(self.cache_file.with_suffix(".json"), json.dumps([asdict(each) for each in lengths.overflows]))
+        report_overflow(
+            listen, *(Overflow(**each) for each in json.loads(self.cache_file.with_suffix(".json").read_bytes()))
+        )
         self.vectors: Vectors = np.load(self.cache_file, mmap_mode="r", allow_pickle=False)
 
     def _is_complete(self) -> bool:
         try:
-            return len(np.load(self.cache_file, mmap_mode="r", allow_pickle=False)) == len(self.lines)
+            is_complete = self.cache_file.with_suffix(".json").exists()
+            return is_complete and len(np.load(self.cache_file, mmap_mode="r", allow_pickle=False)) == len(self.lines)
         except (OSError, ValueError):
             return False
 
     def _embed_lines(self, path: Path, listen: Listener) -> None:
         total, array = len(self.lines), None
         for start in range(0, total, CHUNK_LINES):
-            chunk = self.embed([text for _, text in self.lines[start : start + CHUNK_LINES]])
+            chunk = self.embed([text for _, text in self.lines[start : start + CHUNK_LINES]], listen=listen)
             if array is None:
                 array = np.lib.format.open_memmap(path, "w+", np.float32, (total, chunk.shape[1]))
             array[start : start + len(chunk)] = chunk
@@ -226,7 +235,7 @@ class Corpus:
 
     def search(self, query: str, k: int = 5) -> list[SearchHit]:
         """The k most similar lines, by exhaustive search; ties in the order of the file."""
-        (v,) = self.embed([query])
+        (v,) = self.embed([query], listen=self.listen)
         starts = range(0, len(self.lines), CHUNK_LINES)
         scores = np.concatenate([self.vectors[start : start + CHUNK_LINES] @ v for start in starts])
         best = np.argsort(-scores, kind="stable")[:k]
