@@ -24,7 +24,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
     dataset, trainer = prepare(recipe, forward)
     facts = dataset.facts()
     tokens = facts[unit := facts.get("unit", "tokens")]["train"]
-    steps, predicted = estimate_resources(trainer, PROBE_SECONDS)
+    steps, _, predicted = estimate_resources(trainer, PROBE_SECONDS)
     device = machine.describe(trainer.device)
     return {
         "parameters": run_folder.count_parameters(trainer.model),

@@ -227,10 +227,11 @@ def _plan(
         listen("notice", text=f"{folder}: there is no complete checkpoint; the run starts from step 0")
     predicted = None
     if state is None:
-        steps, predicted = plan(trainer)
+        steps, eval_every, predicted = plan(trainer)
         precision = str(trainer.precision).removeprefix("torch.")
         recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=precision)
-        recipe = recipe.change(train__threads=torch.get_num_threads())
+        recipe = recipe.change(train__threads=torch.get_num_threads(), train__eval_every=eval_every)
+        trainer.train = recipe.train
     notes: dict[str, Any] = {"reason": reason or None, "origins": dict(recipe.origins), "predicted": predicted}
     trainer.notes |= (state or {}).get("notes") or notes
     start = recipe.start if resume else transfer.with_checksum(recipe.start)

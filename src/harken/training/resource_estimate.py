@@ -4,7 +4,7 @@ import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from harken.errors import HarkenError
 from harken.tasks.linear_cross_entropy import CHUNK
 
 from . import checkpoint_state, cost
-from .loop import LOG_LINES, N_VALIDATIONS, Trainer
+from .loop import LOG_LINES, MAX_REPEATS, N_VALIDATIONS, Timing, Trainer
 from .optimizers import hidden_matrices
 from .parallel import local_tensor
+from .settings import Train
 
 MIN_STEPS = 20  # shorter trainings are not estimated
+VALIDATION_SHARE = 0.2  # of a budget in minutes, at most
 LOG_LINE_BYTES = 300  # of the log, of the report and of an event file
 LOGIT_BYTES = 8  # of a logit in the backward pass: the logit and its log-probability
 
@@ -33,28 +35,64 @@ class Prediction(TypedDict):
     memory_mib: float
 
 
-def plan(trainer: Trainer) -> tuple[int, Prediction | None]:
-    """Number of steps of the budget, and the resources they need. Minutes are converted to steps here, once."""
-    steps = _fixed_steps(trainer)
+class Plan(NamedTuple):
+    """Number of steps, steps between validation passes (none: ten passes in all), and the resources they need."""
+
+    steps: int
+    eval_every: int | None
+    predicted: Prediction | None
+
+
+def plan(trainer: Trainer) -> Plan:
+    """The budget in steps, with its resources. Minutes are converted to steps here, once."""
+    steps, train = _fixed_steps(trainer), trainer.train
     if steps is not None and steps < MIN_STEPS:
-        return steps, None
-    return estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, trainer.train.minutes * 6)))
+        return Plan(steps, train.eval_every, None)
+    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, train.minutes * 6)))
+    if planned.eval_every != train.eval_every:
+        passes = math.ceil(planned.steps / (planned.eval_every or 1))
+        why = f"validation passes are slow: {passes} instead of {N_VALIDATIONS} fit into train.minutes={train.minutes:g}"
+        trainer.listen("notice", text=f"{why}; a smaller data.valid makes them faster")
+    return planned
 
 
-def estimate_resources(trainer: Trainer, max_seconds: float) -> tuple[int, Prediction]:
-    """Number of steps and the resources they need; the probe takes at most max_seconds."""
-    fixed_steps, train = _fixed_steps(trainer), trainer.train
+def estimate_resources(trainer: Trainer, max_seconds: float) -> Plan:
+    """The budget in steps, with its resources; the probe takes at most about max_seconds."""
+    fixed_steps = _fixed_steps(trainer)
     needed = estimate_memory(trainer)
     if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.ram_gib() or math.inf):
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
-    timing = trainer.measure(max_seconds, 200 if fixed_steps is None else min(200, fixed_steps // 50))
-    budget = train.minutes * 60 - N_VALIDATIONS * min(timing.validation_seconds, train.minutes * 60 / 50)
-    steps = max(1, int(budget / timing.step_seconds)) if fixed_steps is None else fixed_steps
-    n_validations = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
-    seconds = steps * timing.step_seconds + n_validations * timing.validation_seconds
+    timing = trainer.measure(max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
+    return plan_steps(fixed_steps, trainer.train, timing, needed)
+
+
+def plan_steps(fixed_steps: int | None, train: Train, timing: Timing, memory: float) -> Plan:
+    """The budget in steps, with its resources, from measured times and the bytes of memory.
+
+    Validation passes count towards a budget in minutes. Ten of them may take VALIDATION_SHARE of it, else there are
+    fewer.
+    """
+    step, validation, eval_every = timing.step_seconds, timing.validation_seconds, train.eval_every
+    if fixed_steps is not None:
+        steps = fixed_steps
+    elif eval_every is not None:
+        steps = max(1, int((train.minutes * 60 - validation) / (step + validation / eval_every)))
+    else:
+        seconds = train.minutes * 60
+        passes = min(N_VALIDATIONS, max(1, int(VALIDATION_SHARE * seconds / max(validation, 1e-9))))
+        steps = max(1, int((seconds - passes * validation) / step))
+        eval_every = None if passes == N_VALIDATIONS else math.ceil(steps / passes)
+    passes = math.ceil(steps / (eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
+    seconds = steps * step + passes * validation
     kwh = cost.emissions(timing.watts * seconds / 3.6e6)["kwh"]
-    return steps, {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": needed / 2**20}
+    used: Prediction = {
+        "seconds": seconds,
+        "kwh": kwh,
+        "energy_source": timing.source,
+        "memory_mib": memory / 2**20,
+    }
+    return Plan(steps, eval_every, used)
 
 
 def _fixed_steps(trainer: Trainer) -> int | None:
