@@ -86,7 +86,7 @@ def test_muon_has_one_moment_for_a_hidden_matrix(trainer):
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop", "sgd", "muon"])
 def test_the_estimated_optimizer_state_has_the_real_size(trainer, optimizer):
     built = trainer(train__optimizer=optimizer, train__keep_best=False, data__valid=0.0)
-    estimate = resource_estimate._bytes_between_steps(built) - weights(built)
+    estimate = resource_estimate.bytes_between_steps(built.model, built.task, built.train) - weights(built)
     built.update(10)
     states = built.update_step.optimizer.state.values()
     tensors = [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]

@@ -40,11 +40,12 @@ N_VALIDATIONS = 10
 LOG_LINES = 200
 TIE_BREAK = 1e-6  # weight of the loss where another metric selects the best weights
 MAX_REPEATS = 10_000  # of a timed piece of work
+SLOW_SECONDS = 10.0  # of timed work, after which it is not repeated any more
 READ_EVERY = 10  # steps between reads of the loss from a GPU
 
 
 class Timing(NamedTuple):
-    """Measurements before the first step: mean seconds of an update and of a validation pass, watts and their source."""
+    """Measurements before the first step: mean seconds of an update and of a validation pass; watts, their source."""
 
     step_seconds: float
     validation_seconds: float
@@ -89,7 +90,7 @@ class Trainer:
         validates = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
         if validates and "valid" not in task.splits:
             why = "schedule=plateau, average=last and early_stopping_patience need a validation split"
-            raise BadSetting(f"train: {why}; set data.valid=0.1")
+            raise BadSetting(f"train: {why}; hold out more with data.valid or a split column, or leave them out")
         self.last_read = {"loss": math.nan, "gradient": math.nan}
         self.best_weights: dict[str, Tensor] = {}
         self.notes: dict[str, Any] = {}  # additional JSON values for the checkpoint
@@ -129,8 +130,8 @@ class Trainer:
         listen, self.listen = self.listen, silent  # notices about steps that are undone are not part of the run
         before = self._clone_weights()
         rng, task_state = checkpoint_state.rng_state(), self.task.state()
-        for _ in range(WARMUP_STEPS + 2 if self.update_step.deferred else 2):
-            self.update(10**9)  # the first steps of a long warm-up: nearly no change
+        # the first steps of a long warm-up: nearly no change
+        self._mean_seconds(lambda: self.update(10**9), 0.0, WARMUP_STEPS + 2 if self.update_step.deferred else 2)
         block = READ_EVERY if self.update_step.deferred else 1
 
         def update_block() -> None:
@@ -153,15 +154,19 @@ class Trainer:
         return Timing(*self.ranks.broadcast(lambda: timing))
 
     def _mean_seconds(self, work: Callable[[], object], seconds: float, least: int, most: int = MAX_REPEATS) -> float:
-        """Mean duration of a piece of work, repeated for this time, at least and at most so many times."""
+        """Mean duration of a piece of work, repeated for this time, at least (unless slow) and at most so often."""
         machine.synchronize(self.device)
-        begin = now = time.perf_counter()
-        n = 0
-        while self.ranks.broadcast(lambda: n < least or (now - begin < seconds and n < most)):
+        begin, n = time.perf_counter(), 0
+
+        def again() -> bool:
+            spent = time.perf_counter() - begin
+            return not n or (spent < seconds and n < most) or (spent < SLOW_SECONDS and n < least)
+
+        while self.ranks.broadcast(again):
             work()
             machine.synchronize(self.device)
-            n, now = n + 1, time.perf_counter()
-        return (now - begin) / n
+            n += 1
+        return (time.perf_counter() - begin) / n
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
