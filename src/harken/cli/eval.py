@@ -26,7 +26,7 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
     """Evaluate a RUN on a split of its data, or on other DATA; print metrics, baselines and how they were computed.
 
     With --prompt, RUN is a language model. It is evaluated on labelled texts, pairs or questions (SQuAD) with a prompt,
-    without training.
+    without training. With --shots 0 all rows of DATA are evaluated, unless its files are splits or --split names one.
     """
     if options["prompt"] is not None:
         return _evaluate_prompt(run, data, split, precision, json_, options)
@@ -66,7 +66,8 @@ def _evaluate_prompt(
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=json_) as listener:
-        task, part = load_task(choose(data, listen=listener).recipe, split, listener)
+        recipe = choose(data, listen=listener).recipe
+        task, part = load_task(recipe, split, listener, needs_train=max(counts) > 0)
         template, seed = decode_prompt(options["prompt"]), options["seed"]
         prompts = [FewShotPrompt(template, shots, seed, labels) for shots in counts]
         scores = [evaluate_prompt(model, task, part, prompt, listener) for prompt in prompts]
