@@ -259,7 +259,8 @@ def _warn_if_too_short(recipe: Recipe, epochs: float, listen: Listener) -> None:
     """Report a first phase of the training that lasts longer than the training."""
     for name in ("task.linear_start", "data.curriculum"):
         if isinstance(phase := recipe.settings().get(name), int | float) and 0 < phase >= epochs:
-            message = f"the training has {epochs:.3g} epochs, so its first phase, {name}={phase}, does not end"
+            length = f"{epochs:.3g} epoch{'s' * (f'{epochs:.3g}' != '1')}"
+            message = f"the training has {length}, so its first phase, {name}={phase}, does not end"
             listen("notice", text=f"{message}; lower it or train longer")
 
 

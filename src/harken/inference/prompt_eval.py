@@ -91,10 +91,7 @@ def load_task(
         data, splits = replace(data, has_train=False), ["test"]  # no baselines: they would be fitted on these rows
     if not splits or (split and split not in splits):
         known = f"has {', '.join(splits)}" if splits else "has no held-out split"
-        hint = did_you_mean(split or "", splits)
-        raise BadInput(
-            f"split {split or 'test'}: not in this data, which {known}; name files train, valid and test{hint and '.' + hint}"
-        )
+        raise BadInput(f"split {split or 'test'}: not in this data, which {known}; name files train, valid and test")
     return recipe.bind(data), split or ("test" if "test" in splits else splits[0])
 
 

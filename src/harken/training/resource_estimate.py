@@ -125,8 +125,8 @@ def count_resources(model: nn.Module, task: BoundTask, train: Train) -> tuple[Pl
     n_rows = len(batch.tokens)
     rows = min(train.micro_batch or n_rows, n_rows) / n_rows
     flops = 6 * task.tokens_per_batch * sum(shape.numel() for shape in matrices)
-    kept = 4 * task.tokens_per_batch * rows * sum(shape[0] + shape[1:].numel() for shape in matrices)
-    memory = _size(model.parameters()) + bytes_between_steps(model, task, train) + kept
+    saved = 4 * task.tokens_per_batch * rows * sum(shape[0] + shape[1:].numel() for shape in matrices)
+    memory = _size(model.parameters()) + bytes_between_steps(model, task, train) + saved
     step_seconds = flops * train.seeds / _flops_per_second(device)
     watts, source = cost.Meter(device=device).power()
     timing = Timing(step_seconds, 0.0, watts, source)
