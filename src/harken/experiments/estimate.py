@@ -21,7 +21,7 @@ from .train import prepare
 PROBE_SECONDS = 2.0
 STEP_SECONDS = 0.5  # a slower step is not timed
 PARAMETERS = 200_000_000  # a larger model is not built
-LIMIT_SECONDS = 6.0  # of all timed work
+LIMIT_SECONDS = 5.0  # of all timed work
 
 
 class _OutOfTime(Exception):
@@ -49,9 +49,9 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
     timed = parameters <= PARAMETERS and step_seconds <= STEP_SECONDS
     plan = counted
     if timed:
+        trainer = prepare(recipe, forward, dataset=dataset)[1]
         try:
             with _time_limit(LIMIT_SECONDS):
-                trainer = prepare(recipe, forward, dataset=dataset)[1]
                 plan = estimate_resources(trainer, PROBE_SECONDS)
         except _OutOfTime:
             timed = False

@@ -52,7 +52,7 @@ def plan(trainer: Trainer) -> Plan:
     steps, train = _fixed_steps(trainer.task, trainer.train), trainer.train
     if steps is not None and steps < MIN_STEPS:
         return Plan(steps, train.eval_every, None)
-    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, train.minutes * 6)))
+    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(0.5, train.minutes * 6)))
     if planned.eval_every != train.eval_every:
         passes = math.ceil(planned.steps / (planned.eval_every or 1))
         why = (
