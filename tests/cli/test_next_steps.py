@@ -16,7 +16,7 @@ from harken.experiments import train as training
 from harken.experiments.demos import lectures, pictures, reviews, translate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import matrix  # noqa: E402
+import matrix
 
 QUICK = ["karate", "stories"]
 DEMOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ("translate", "text", "digits", "clouds"))]
