@@ -130,8 +130,8 @@ class Trainer:
         listen, self.listen = self.listen, silent  # notices about steps that are undone are not part of the run
         before = self._clone_weights()
         rng, task_state = checkpoint_state.rng_state(), self.task.state()
-        # the first steps of a long warm-up: nearly no change
-        self._mean_seconds(lambda: self.update(10**9), 0.0, WARMUP_STEPS + 2 if self.update_step.deferred else 2)
+        for _ in range(WARMUP_STEPS + 2 if self.update_step.deferred else 2):
+            self.update(10**9)  # the first steps of a long warm-up: nearly no change
         block = READ_EVERY if self.update_step.deferred else 1
 
         def update_block() -> None:
