@@ -98,6 +98,12 @@ def test_auto_is_a_gpu_if_there_is_one():
     assert machine.pick_device("cpu") == CPU
 
 
+@pytest.mark.parametrize(("wanted", "near"), [("gpu", "cuda"), ("gpu:0", "cuda"), ("CPU", "cpu")])
+def test_a_gpu_by_another_name_is_cuda(wanted, near):
+    with pytest.raises(BadSetting, match=rf"not a device.* Did you mean {near}\?$"):
+        machine.pick_device(wanted)
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_a_missing_gpu_is_an_error_in_one_line():
     with pytest.raises(BadSetting) as error:

@@ -362,9 +362,18 @@ def test_a_missing_recipe_file_is_an_error_with_its_path(tmp_path):
         read(tmp_path / "no.toml")
 
 
-@pytest.mark.parametrize("text", ["layers=6", "model.layers", "=6", "--out"])
+@pytest.mark.parametrize("text", ["zzzzz=6", "model.layers", "=6", "--out"])
 def test_a_malformed_override_is_an_error_with_an_example(text):
     with pytest.raises(BadInput, match=r"is not a setting; settings look like model.layers=6$"):
+        parse_override(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("heads=5", "model.heads=5"), ("batch=8", "train.batch=8"), ("tokeniser=bpe", "data.tokenizer=bpe")],
+)
+def test_a_setting_without_its_section_gets_the_path(text, path):
+    with pytest.raises(BadInput, match=rf"'{text}' is not a setting; .* Did you mean {path}\?$"):
         parse_override(text)
 
 

@@ -200,7 +200,8 @@ class ConsoleListener(OverflowSum):
 
     def _start(self, step: int, steps: int, epochs: float, predicted: Mapping[str, Any] | None, **_: Any) -> None:
         after = f", resumed after step {step:,}" if step else ""
-        self.line(f"  train   {steps:,} step{'s' * (steps != 1)} = {epochs:.3g} {self.epoch}{after}")
+        epoch = self.epoch.replace("epochs", "epoch") if f"{epochs:.3g}" == "1" else self.epoch
+        self.line(f"  train   {steps:,} step{'s' * (steps != 1)} = {epochs:.3g} {epoch}{after}")
         if predicted:
             energy = f"{format_quantity(predicted['kwh'], 'energy')} ({predicted['energy_source']})"
             self.line(f"          about {format_duration(predicted['seconds'])} and {energy}")

@@ -54,7 +54,7 @@ def pick_device(wanted: str = "auto", name: str = "train.device") -> torch.devic
         return torch.device("cpu")
     kind, _, index = wanted.partition(":")
     if kind != "cuda" or (":" in wanted and not (index.isascii() and index.isdigit())):
-        hint = did_you_mean(wanted, ("auto", "cpu", "cuda"))
+        hint = did_you_mean(wanted.replace("gpu", "cuda"), ("auto", "cpu", "cuda"))
         raise BadSetting(f"{name}={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
     if not n_devices:
         raise BadSetting(f"{name}={wanted}: torch {torch.__version__} finds no CUDA device; use auto or cpu")

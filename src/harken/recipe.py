@@ -322,7 +322,9 @@ def parse_override(text: str) -> tuple[str, object]:
     """model.layers=6 -> ("model.layers", 6). The value is TOML, else plain text."""
     path, equals, value = text.partition("=")
     if not equals or ("." not in path and path.strip() not in TOP_LEVEL):
-        raise BadInput(f"{text!r} is not a setting; settings look like model.layers=6")
+        near = registry.similar_setting(path.strip()) if equals else ""
+        hint = f". Did you mean {near}={value}?" if near else ""
+        raise BadInput(f"{text!r} is not a setting; settings look like model.layers=6{hint}")
     try:
         return path.strip(), tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:

@@ -6,6 +6,7 @@ entry-point groups `harken.models` and `harken.data`.
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 
@@ -157,6 +158,22 @@ def title(kind: str, group: str) -> str:
 def kind_names(section: str, group: str = "text") -> list[str]:
     """All kinds of a section, including plug-ins; for models, those of a group."""
     return sorted({*built_in(section, group), *(point.name for point in _plugins(section))})
+
+
+def similar_setting(name: str) -> str:
+    """The path of the setting with this name in any kind that comes with harken, else of a similar one; or nothing."""
+    paths: dict[str, str] = {}
+    for section, group in sections_and_groups():
+        for path in built_in(section, group).values():
+            settings_class = load_object(path)
+            assert isinstance(settings_class, type)
+            assert issubclass(settings_class, Settings)
+            for field in settings_class.model_fields:
+                if section == "train" or field not in paths:  # steps, batch, lr ... are settings of the training first
+                    paths[field] = f"{section}.{field}"
+    paths.pop("kind")  # of every section
+    close = get_close_matches(name, paths, n=1, cutoff=0.8)
+    return paths[close[0]] if close else ""
 
 
 def find_kind(section: str, kind: str, group: str = "text") -> type[Settings]:

@@ -79,7 +79,9 @@ def test_a_mistyped_argument_is_refused_before_training(refused, text, tmp_path)
     assert refused(text, "model.heads=1,,2") == (
         "model.heads=1,,2: a value is missing before or after a comma; expected model.heads=1,2,8"
     )
-    assert refused(text, "heads=1,2") == "'heads=1' is not a setting; settings look like model.layers=6"
+    assert refused(text, "heads=1,2") == (
+        "'heads=1' is not a setting; settings look like model.layers=6. Did you mean model.heads=1?"
+    )
     assert refused(text, "--models", "gpt,lsmt").endswith("Did you mean lstm?")
     assert refused(text, "--models", "gpt", "model.kind=lstm") == (
         "compare: --models and model.kind set the same thing; give one of them; see harken compare --help"

@@ -65,6 +65,21 @@ def test_an_unknown_option_suggests_the_nearest_and_refers_to_the_help(error_of)
     assert error_of("runs", "--zzz") == "runs: no such option --zzz; see harken runs --help"
 
 
+def test_an_option_with_the_name_of_a_setting_suggests_the_setting(error_of):
+    assert error_of("train", "my.txt", "--steps", 5).endswith("see harken train --help. Did you mean train.steps=N?")
+    assert error_of("compare", "my.txt", "--lr", 5).endswith("see harken compare --help. Did you mean train.lr=N?")
+    assert error_of("train", "my.txt", "--minuts", 5).endswith("Did you mean --minutes?")
+    assert error_of("eval", "runs/my", "--steps", 5).endswith("Did you mean --shots?")  # eval takes no settings
+
+
+def test_a_misspelled_split_suggests_the_option(error_of, run):
+    for name, split in (("tset", "test"), ("valid", "valid")):
+        assert error_of("eval", run, name) == (
+            f"{name}: no such data; a split of the run's own data is an option. Did you mean --split {split}?"
+        )
+    assert "check the name" in error_of("eval", run, "my-other-data.csv")
+
+
 def test_a_missing_argument_is_named(error_of):
     assert error_of("train") == "train: missing argument 'DATA|RECIPE|RUN'; see harken train --help"
     assert error_of("eval") == "eval: missing argument 'RUN'; see harken eval --help"
@@ -162,7 +177,10 @@ def test_an_unknown_demo_lists_the_demos(error_of, harken):
     [
         ("model.layrs=4", "model.layrs is not a setting. Did you mean model.layers?"),
         ("model.zzz=4", "model.zzz is not a setting; harken check --settings gpt lists them"),
-        ("layers=4", "'layers=4' is not a setting; settings look like model.layers=6"),
+        ("layers=4", "'layers=4' is not a setting; settings look like model.layers=6. Did you mean model.layers=4?"),
+        ("hedas=4", "'hedas=4' is not a setting; settings look like model.layers=6. Did you mean model.heads=4?"),
+        ("steps=4", "'steps=4' is not a setting; settings look like model.layers=6. Did you mean train.steps=4?"),
+        ("zzzzz=4", "'zzzzz=4' is not a setting; settings look like model.layers=6"),
         ("model.layers", "'model.layers' is not a setting; settings look like model.layers=6"),
         ("model.layers=0", "model.layers = 0: accepted: whole number ≥ 1 and ≤ 1000"),
         (

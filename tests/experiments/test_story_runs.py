@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from harken import registry
 from harken.cli import main
 from harken.data.stories.batch import StoryTable
 from harken.data.synthetic.stories import stories
+from harken.data.synthetic.story_builder import THINGS
 from harken.errors import BadInput
 from harken.events import OverflowWarning
 from harken.experiments.choose import choose
@@ -334,5 +336,12 @@ def test_the_demo_answers_the_lectures_story_in_hops(monkeypatch, tmp_path):
     assert (heads.split(), empty) == (["hop", "1", "hop", "2"], "")
     assert [line.split("   ")[-1] for line in lines] == list(lectures.JOE)
     assert answer.startswith("Where is the milk?   ")
-    assert (tmp_path / "out" / "joe.txt").read_text().splitlines() == list(lectures.JOE)
+    ask = next(iter(output.hints))
+    _, verb, run, story, question = shlex.split(ask)
+    assert (verb, run) == ("ask", str(tmp_path / "out"))
+    assert Path(story).read_text().count("\n") > 5
+    thing = question.removeprefix("Where is the ").removesuffix("?")  # things are taught, people are not
+    assert thing in THINGS
+    assert thing in Path(story).read_text()
+    assert not output.run.ask(question, Path(story).read_text())["unknown"]
     assert all((tmp_path / "out").name in hint or "compare" in hint for hint in output.hints)

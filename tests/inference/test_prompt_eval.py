@@ -13,6 +13,7 @@ from harken.inference.prompt_eval import FewShotPrompt, draw_examples, evaluate_
 from harken.tasks.metrics import generation, labels
 
 TEMPLATE = "Tale: {text} It is"
+ADA = {"text": "Ada", "answer_start": 0}
 
 
 @pytest.fixture(params=["char", "lstm"])
@@ -156,3 +157,28 @@ def test_a_missing_split_is_refused(pair_file):
     assert load_task(recipe, None)[1] == "valid"
     with pytest.raises(BadInput, match="has no held-out split"):
         load_task(replace(recipe, data=recipe.data.model_copy(update={"valid": 0.0})), None)
+
+
+def test_without_examples_every_row_is_evaluated(run, tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + "".join(f"the fox {n}\t{n % 2}\n" for n in range(12)))
+    about = [
+        {"context": f"Ada saw {n}.", "qas": [{"id": str(n), "question": "Who?", "answers": [ADA]}]} for n in range(24)
+    ]
+    (tmp_path / "q.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": about}]}))
+    (tmp_path / "p.tsv").write_text("".join(f"the fox {n}\tle renard {n}\n" for n in range(14)))
+    for name, count in (("t.tsv", 12), ("q.json", 24), ("p.tsv", 14)):
+        task, split = load_task(choose(str(tmp_path / name)).recipe, None, needs_train=False)
+        template = "{text} {question}" if name == "q.json" else "{text}"
+        protocol = evaluate_prompt(run, task, split, FewShotPrompt(template)).protocol
+        assert next(protocol[unit] for unit in ("texts", "questions", "pairs") if unit in protocol) == count
+        assert not task.baselines(split).keys() & {"bag of words", "most frequent label"}  # fitted on the same rows
+
+
+def test_without_examples_held_out_files_and_a_named_split_are_used(tmp_path):
+    for name, count in (("train", 30), ("test", 7)):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(f"{name} {n}\t{n % 2}\n" for n in range(count)))
+    recipe = choose(str(tmp_path)).recipe
+    task, split = load_task(recipe, None, needs_train=False)
+    assert (split, len(task.data.splits[split].rows)) == ("test", 7)
+    task, split = load_task(choose(str(tmp_path / "train.tsv")).recipe, "valid", needs_train=False)
+    assert 0 < len(task.data.splits[split].rows) < 30

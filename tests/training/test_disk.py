@@ -124,7 +124,9 @@ def test_a_checkpoint_has_the_estimated_size(data, tmp_path, settings):
     trainer.fit(tmp_path / "r", 2)
     (last,) = (tmp_path / "r" / "checkpoints").iterdir()
     size = sum(p.stat().st_size for p in last.iterdir())
-    estimate = resource_estimate._bytes_beside_weights(trainer) + sum(p.nbytes for p in trainer.model.parameters())
+    estimate = resource_estimate._bytes_beside_weights(trainer.model, trainer.task, trainer.train) + sum(
+        p.nbytes for p in trainer.model.parameters()
+    )
     assert 0 < size - estimate < 40_000
     assert resource_estimate.estimate_disk(trainer) > 2 * estimate  # one checkpoint to keep and one being written
 

@@ -230,7 +230,7 @@ def test_skipped_updates_are_reported_at_the_first_and_each_time_their_number_do
 def test_skipped_updates_of_the_timing_probe_are_not_reported(tmp_path):
     notices, listen = collect_notices()
     trainer = Trainer(Slope(), NonFinite(), settings(on_nan="skip"), listen=listen)
-    trainer.measure(0.0)
+    trainer.measure(0.0, 10)
     assert notices == []
     trainer.update(6)
     assert len(notices) == 1
@@ -308,7 +308,7 @@ def test_the_logged_learning_rate_is_the_one_of_the_update(tmp_path):
     ],
 )
 def test_a_budget_is_a_number_of_steps(budget, steps):
-    assert plan(Trainer(Slope(), Toy(), settings(**budget))) == (steps, None)
+    assert plan(Trainer(Slope(), Toy(), settings(**budget))) == (steps, None, None)
 
 
 def test_minutes_are_converted_to_steps_by_the_measured_time(monkeypatch):
@@ -316,6 +316,61 @@ def test_minutes_are_converted_to_steps_by_the_measured_time(monkeypatch):
     timing = Timing(step_seconds=0.1, validation_seconds=0.2, watts=20.0, source="known")
     monkeypatch.setattr(trainer, "measure", lambda seconds, max_steps: timing)
     assert plan(trainer)[0] == (30 - 10 * 0.2) / 0.1
+
+
+class Clock:
+    """A clock that moves only when a ClockTask works."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ClockTask(Toy):
+    """A task whose updates and validation passes last for known times; the first pass also prepares the data."""
+
+    def __init__(self, clock: Clock, updates: list[float], validation: float, preparation: float = 0.0) -> None:
+        super().__init__()
+        self.clock, self.updates, self.validation, self.preparation = clock, updates, validation, preparation
+
+    def loss(self, model: Slope, batch: Batch, part: int = 0) -> Loss:
+        self.clock.now += self.updates[len(self.seen) % len(self.updates)]
+        return super().loss(model, batch)
+
+    def evaluate(self, model: Slope, split: str, *, quick: bool = False) -> Score:
+        self.clock.now += self.validation + self.preparation
+        self.preparation = 0.0
+        return Score({"loss": 1.0}, {})
+
+
+@pytest.mark.parametrize(
+    ("times", "train"),
+    [
+        (([0.05], 0.1), {}),
+        (([0.05], 0.03), {"eval_every": 1}),  # graphs validate after each step
+        (([0.05], 0.5), {"eval_every": 7}),
+        (([0.05], 3.0), {}),  # ten passes would take longer than the budget
+        (([0.05], 9.0), {}),
+        (([0.02, 0.02, 0.02, 0.2], 0.1), {}),  # batches of different lengths: the median says nothing
+        (([0.05], 0.1, 1.5), {"eval_every": 2}),
+    ],
+    ids=["usual", "every step", "every 7 steps", "slow validation", "very slow", "uneven batches", "preparation"],
+)
+def test_the_training_lasts_for_its_minutes(tmp_path, monkeypatch, times, train):
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    notices, listen = collect_notices()
+    trainer = Trainer(Slope(), ClockTask(clock, *times), settings(steps=None, minutes=0.3, **train), listen=listen)
+    steps, eval_every, predicted = plan(trainer)
+    trainer.train = trainer.train.model_copy(update={"eval_every": eval_every})
+    (tmp_path / "r").mkdir()
+    seconds = trainer.fit(tmp_path / "r", steps).reading().seconds
+    assert seconds == pytest.approx(18, rel=0.1)
+    assert predicted["seconds"] == pytest.approx(18, rel=0.1)
+    slow = times[1] >= 3
+    assert len(notices) == slow
+    assert not slow or "1 instead of 10 fit into train.minutes=0.3" in notices[0]
 
 
 def test_the_recipe_of_a_run_stores_the_steps_of_its_minutes(tmp_path, monkeypatch):
@@ -346,7 +401,7 @@ def test_the_timing_probe_changes_neither_weights_nor_random_state(tmp_path, kin
     torch.manual_seed(1)
     expected = [plain.update(6)["loss"] for _ in range(3)]
     torch.manual_seed(1)
-    measured.measure(0.0)
+    measured.measure(0.0, 10)
     assert all(torch.equal(t, before[n]) for n, t in weights(measured).items())
     assert [measured.update(6)["loss"] for _ in range(3)] == expected
 
@@ -358,7 +413,7 @@ def test_the_energy_is_predicted_for_all_processes_of_a_machine(monkeypatch, tmp
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(cost, "POWERCAP", tmp_path)
     torch.set_num_threads(3)
-    timing = Trainer(Slope(), Toy(), settings(), ranks=Two()).measure(0.0)
+    timing = Trainer(Slope(), Toy(), settings(), ranks=Two()).measure(0.0, 10)
     assert (timing.watts, timing.source) == (60.0, "estimated: 6 cores x 10 W")
 
 

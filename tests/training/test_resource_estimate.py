@@ -86,7 +86,7 @@ def test_muon_has_one_moment_for_a_hidden_matrix(trainer):
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop", "sgd", "muon"])
 def test_the_estimated_optimizer_state_has_the_real_size(trainer, optimizer):
     built = trainer(train__optimizer=optimizer, train__keep_best=False, data__valid=0.0)
-    estimate = resource_estimate._bytes_between_steps(built) - weights(built)
+    estimate = resource_estimate.bytes_between_steps(built.model, built.task, built.train) - weights(built)
     built.update(10)
     states = built.update_step.optimizer.state.values()
     tensors = [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
@@ -178,28 +178,28 @@ def test_memory_freed_before_the_training_is_not_counted(trainer):
 def test_the_time_is_that_of_the_steps_and_validation_passes(trainer, monkeypatch):
     timing = Timing(step_seconds=0.5, validation_seconds=2.0, watts=36.0, source="known")
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds, max_steps: timing)
-    steps, estimate = plan(trainer(train__steps=100))
+    steps, _, estimate = plan(trainer(train__steps=100))
     assert (steps, estimate["seconds"]) == (100, 100 * 0.5 + 10 * 2.0)
     assert estimate["kwh"] == pytest.approx(36 * 70 / 3.6e6 * 1.58)
-    assert plan(trainer(train__steps=100, train__eval_every=30))[1]["seconds"] == 100 * 0.5 + 4 * 2.0
-    assert plan(trainer(train__steps=25))[1]["seconds"] == 25 * 0.5 + 9 * 2.0  # every third step, and the last
+    assert plan(trainer(train__steps=100, train__eval_every=30)).predicted["seconds"] == 100 * 0.5 + 4 * 2.0
+    assert plan(trainer(train__steps=25)).predicted["seconds"] == 25 * 0.5 + 9 * 2.0  # every third step, and the last
 
 
 def test_zero_steps_take_no_time(trainer):
-    assert resource_estimate.estimate_resources(trainer(train__steps=0), 0.01)[1]["seconds"] == 0
+    assert resource_estimate.estimate_resources(trainer(train__steps=0), 0.01).predicted["seconds"] == 0
 
 
 def test_a_budget_in_minutes_is_estimated_to_take_these_minutes(trainer, monkeypatch):
     timing = Timing(step_seconds=0.01, validation_seconds=0.1, watts=20.0, source="known")
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds, max_steps: timing)
-    steps, estimate = plan(trainer(train__minutes=2.0))
+    steps, _, estimate = plan(trainer(train__minutes=2.0))
     assert estimate["seconds"] == pytest.approx(120, abs=0.02)
     assert steps == pytest.approx(11_900, abs=1)
 
 
 def test_a_short_training_is_not_timed(trainer, monkeypatch):
     monkeypatch.setattr(Trainer, "measure", lambda *_: pytest.fail("measured"))
-    assert plan(trainer(train__steps=19)) == (19, None)
+    assert plan(trainer(train__steps=19)) == (19, None, None)
 
 
 def test_the_timing_probe_is_a_small_fraction_of_a_long_run(trainer, monkeypatch):

@@ -191,10 +191,23 @@ def _usage_message(error: click.ClickException) -> str:
     near = ""
     if isinstance(error, click.NoSuchOption):
         message = f"no such option {error.option_name}"
-        near = did_you_mean(error.option_name, [name for p in ctx.command.params for name in p.opts])
+        near = _similar_setting(ctx, error.option_name) or did_you_mean(
+            error.option_name, [name for p in ctx.command.params for name in p.opts]
+        )
     if not message[:2].isupper():  # keep the name of an argument: PROMPT
         message = message[0].lower() + message[1:]
     return f"{ctx.info_name}: {message}; see harken {ctx.info_name} --help{near and '.' + near}"
+
+
+def _similar_setting(ctx: click.Context, option: str) -> str:
+    """A hint to the setting of this name, for a command that takes settings: --steps is train.steps=N."""
+    if not any("section.key" in (p.metavar or "") for p in ctx.command.params):
+        return ""
+    from harken.registry import similar_setting
+
+    name = option.lstrip("-").replace("-", "_")
+    path = similar_setting(name)
+    return f" Did you mean {path}=N?" if path.endswith(f".{name}") else ""
 
 
 def _exit_with(text: str, code: int) -> NoReturn:

@@ -5,17 +5,20 @@ from typing import Any
 import click
 
 from harken.console import ConsoleListener, align_metrics, decode_prompt, evaluation_lines, main_split
+from harken.errors import BadInput
 from harken.experiments.report.formatting import format_number
+from harken.suggestions import did_you_mean
 
 from . import json_option, precision_option, print_json, reject_options
 
+SPLITS = ("valid", "test")
 PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
 
 
 @click.command()
 @click.argument("run")
 @click.argument("data", required=False)
-@click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Split of the run's own data.")
+@click.option("--split", type=click.Choice(SPLITS), default=None, help="Split of the run's own data.")
 @click.option("--prompt", metavar="TEXT", help=PROMPT_HELP)
 @click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: number of examples in the prompt.")
 @click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the word in the prompt for each label.")
@@ -26,7 +29,7 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
     """Evaluate a RUN on a split of its data, or on other DATA; print metrics, baselines and how they were computed.
 
     With --prompt, RUN is a language model. It is evaluated on labelled texts, pairs or questions (SQuAD) with a prompt,
-    without training.
+    without training. With --shots 0 all rows of DATA are evaluated, unless its files are splits or --split names one.
     """
     if options["prompt"] is not None:
         return _evaluate_prompt(run, data, split, precision, json_, options)
@@ -38,7 +41,13 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=json_) as listener:
-        path = None if data is None else str(find_data(data, listen=listener))
+        try:
+            path = None if data is None else str(find_data(data, listen=listener))
+        except BadInput as error:
+            if (near := did_you_mean(str(data), SPLITS)) and "no such file" in str(error):
+                option = near.replace("mean ", "mean --split ")
+                raise BadInput(f"{data}: no such data; a split of the run's own data is an option.{option}") from None
+            raise
         score, baseline = model.evaluate(split, data=path, listen=listener)
     shown = "other data" if data else split or main_split(model.metrics)
     if json_:
@@ -66,7 +75,8 @@ def _evaluate_prompt(
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=json_) as listener:
-        task, part = load_task(choose(data, listen=listener).recipe, split, listener)
+        recipe = choose(data, listen=listener).recipe
+        task, part = load_task(recipe, split, listener, needs_train=max(counts) > 0)
         template, seed = decode_prompt(options["prompt"]), options["seed"]
         prompts = [FewShotPrompt(template, shots, seed, labels) for shots in counts]
         scores = [evaluate_prompt(model, task, part, prompt, listener) for prompt in prompts]

@@ -1,37 +1,88 @@
 """Estimate the resources of a training before it starts: parameters, memory, time, energy."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from harken import machine, run_folder
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training.loop import restore_torch_state
-from harken.training.resource_estimate import estimate_resources
+from harken.training.resource_estimate import count_resources, estimate_resources
 
+from . import transfer
 from .train import prepare
 
-PROBE_SECONDS = 3.0
+PROBE_SECONDS = 2.0
+STEP_SECONDS = 0.5  # a slower step is not timed
+PARAMETERS = 200_000_000  # a larger model is not built
+LIMIT_SECONDS = 5.0  # of all timed work
+
+
+class _OutOfTime(Exception):
+    """The timed work takes too long."""
 
 
 @restore_torch_state()
-def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float]:
-    """Load the data, build the model, count its memory and time a few steps. Nothing is written."""
+def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float | bool]:
+    """Load the data, count the memory of the model and time a few steps. Nothing is written.
+
+    A model that is too large to be timed in seconds is neither built nor trained: its time and memory follow from the
+    sizes of its weights.
+    """
 
     def forward(event: str, /, **facts: Any) -> None:
         if event != "data":  # the estimate contains these facts
             listen(event, **facts)
 
-    dataset, trainer = prepare(recipe, forward)
-    facts = dataset.facts()
+    dataset = recipe.load_data(transfer.inherited_processor(recipe), listen=forward)
+    task = recipe.bind(dataset)
+    with torch.device("meta"):
+        model = recipe.build(dataset.vocab)
+    parameters = run_folder.count_parameters(model) * recipe.train.seeds
+    counted, step_seconds = count_resources(model, task, recipe.train)
+    timed = parameters <= PARAMETERS and step_seconds <= STEP_SECONDS
+    plan = counted
+    if timed:
+        trainer = prepare(recipe, forward, dataset=dataset)[1]
+        try:
+            with _time_limit(LIMIT_SECONDS):
+                plan = estimate_resources(trainer, PROBE_SECONDS)
+        except _OutOfTime:
+            timed = False
+    assert plan.predicted is not None
+    facts: dict[str, Any] = dataset.facts()
+    device = machine.pick_device(recipe.train.device)
     tokens = facts[unit := facts.get("unit", "tokens")]["train"]
-    steps, predicted = estimate_resources(trainer, PROBE_SECONDS)
-    device = machine.describe(trainer.device)
+    described = machine.describe(device)
     return {
-        "parameters": run_folder.count_parameters(trainer.model),
+        "parameters": parameters,
         "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # pairs: source and target
         "unit": unit,
-        "steps": steps,
-        "minutes": predicted["seconds"] / 60,
-        **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
-        "machine": f"{device['cpu']}, {device['cores']} cores" if trainer.device.type == "cpu" else str(device["gpu"]),
+        "steps": plan.steps,
+        "minutes": plan.predicted["seconds"] / 60,
+        "timed": timed,
+        **{name: plan.predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
+        "machine": f"{described['cpu']}, {described['cores']} cores" if device.type == "cpu" else str(described["gpu"]),
     }
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise _OutOfTime in the first call of a module after this time."""
+    end = time.monotonic() + seconds
+
+    def check(module: nn.Module, args: Any) -> None:
+        if time.monotonic() > end:
+            raise _OutOfTime
+
+    hook = register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()

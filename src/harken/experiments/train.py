@@ -12,7 +12,7 @@ import torch
 from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
-from harken.data.source import Processor
+from harken.data.source import Dataset, Processor
 from harken.data.tables.frame import Frame, column_names, save_frame
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, NoticeRecorder, report_overflow, silent
@@ -20,6 +20,7 @@ from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import Recipe, SettingsDict
 from harken.suggestions import did_you_mean
+from harken.tasks import BoundTask
 from harken.tasks.translate import TranslateTask
 from harken.training import cost as training_cost
 from harken.training import parallel
@@ -27,6 +28,7 @@ from harken.training.cost import MeterReading
 from harken.training.loop import Trainer, restore_torch_state
 from harken.training.parallel import Ranks
 from harken.training.resource_estimate import Prediction, check_disk_space, plan
+from harken.training.settings import Train
 from harken.training.stacked_seeds import StackedTrainer
 
 from . import seeds, transfer
@@ -152,20 +154,25 @@ def prepare(
     *,
     ranks: Ranks = SINGLE_PROCESS,
     weights: bool = True,
+    dataset: Dataset | None = None,
 ) -> Prepared:
-    """Everything before the first step. weights=False does not load those of `from`: a checkpoint replaces them."""
+    """Everything before the first step. weights=False does not load those of `from`: a checkpoint replaces them.
+
+    `dataset` is the data of the recipe, if it is loaded already.
+    """
     processor = transfer.inherited_processor(recipe) if processor is None else processor
     if remark := recipe.model.notice:
         listen("notice", text=remark)
     notices = NoticeRecorder(listen)
-    dataset = ranks.first_rank_first(lambda: recipe.load_data(processor, listen=notices))
+    dataset = dataset or ranks.first_rank_first(lambda: recipe.load_data(processor, listen=notices))
     if recipe.train.seeds > 1:
         if ranks.world_size > 1:
             raise BadSetting("train.seeds: seeds are trained together in one process; start without torchrun")
         stacked, tasks = seeds.stack_seeds(recipe, dataset, weights=weights)
         report_overflow(notices, *tasks.overflows())
         listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(stacked))
-        stacked_trainer = StackedTrainer(stacked, tasks, recipe.train, listen=listen, ranks=ranks)
+        train = _applicable(recipe, tasks, listen)
+        stacked_trainer = StackedTrainer(stacked, tasks, train, listen=listen, ranks=ranks)
         stacked_trainer.notes["notices"] = notices.texts
         return dataset, stacked_trainer
     torch.manual_seed(recipe.train.seed)
@@ -174,9 +181,18 @@ def prepare(
     transfer.init_from_run(model, recipe, weights=weights)
     ranks.local_rows(task.batch(0, 0))  # raises if the batch cannot be split
     listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(model))
-    trainer = Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
+    trainer = Trainer(model, task, _applicable(recipe, task, listen), listen=listen, ranks=ranks)
     trainer.notes["notices"] = notices.texts
     return dataset, trainer
+
+
+def _applicable(recipe: Recipe, task: BoundTask, listen: Listener) -> Train:
+    """The settings of the training; early stopping of a recipe is left out without a validation split."""
+    train, name = recipe.train, "train.early_stopping_patience"
+    if train.early_stopping_patience is None or "valid" in task.splits or recipe.origins.get(name) == recipes.OVERRIDE:
+        return train
+    listen("notice", text=f"{name}={train.early_stopping_patience} has no effect: no validation split is held out")
+    return train.model_copy(update={"early_stopping_patience": None})
 
 
 def _train(
@@ -230,10 +246,11 @@ def _plan(
         listen("notice", text=f"{folder}: there is no complete checkpoint; the run starts from step 0")
     predicted = None
     if state is None:
-        steps, predicted = plan(trainer)
+        steps, eval_every, predicted = plan(trainer)
         precision = str(trainer.precision).removeprefix("torch.")
         recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=precision)
-        recipe = recipe.change(train__threads=torch.get_num_threads())
+        recipe = recipe.change(train__threads=torch.get_num_threads(), train__eval_every=eval_every)
+        trainer.train = trainer.train.model_copy(update={"eval_every": eval_every})
     notes: dict[str, Any] = {"reason": reason or None, "origins": dict(recipe.origins), "predicted": predicted}
     trainer.notes |= (state or {}).get("notes") or notes
     start = recipe.start if resume else transfer.with_checksum(recipe.start)
@@ -245,7 +262,8 @@ def _warn_if_too_short(recipe: Recipe, epochs: float, listen: Listener) -> None:
     """Report a first phase of the training that lasts longer than the training."""
     for name in ("task.linear_start", "data.curriculum"):
         if isinstance(phase := recipe.settings().get(name), int | float) and 0 < phase >= epochs:
-            message = f"the training has {epochs:.3g} epochs, so its first phase, {name}={phase}, does not end"
+            length = f"{epochs:.3g} epoch{'s' * (f'{epochs:.3g}' != '1')}"
+            message = f"the training has {length}, so its first phase, {name}={phase}, does not end"
             listen("notice", text=f"{message}; lower it or train longer")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from harken.data.rng import RngStream, rng_for
 from harken.data.source import Processor
+from harken.data.split import FileSource, SplitData
 from harken.decode.sampling import SamplingSettings
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -67,15 +68,38 @@ def label_texts(labels: Sequence[str], texts: Mapping[str, str] | None) -> list[
 
 
 def load_task(
-    recipe: Recipe, split: str | None, listen: Listener = silent, processor: Processor | None = None
+    recipe: Recipe,
+    split: str | None,
+    listen: Listener = silent,
+    processor: Processor | None = None,
+    *,
+    needs_train: bool = True,
 ) -> tuple[BoundTask, str]:
-    """The task bound to its data, with the tokenizer that training would use, and the split to evaluate."""
+    """The task bound to its data, with the tokenizer that training would use, and the split to evaluate.
+
+    Without a split and if no example is drawn (needs_train=False), all rows are evaluated; data that is split by its
+    files is evaluated on its held-out files.
+    """
+    if not needs_train and split is None:
+        recipe = _without_fractions(recipe)
     data = recipe.load_data(processor, listen=listen)
     splits = list(getattr(data, "splits", ()))
+    if not needs_train and split is None and not splits and isinstance(data, SplitData):
+        assert isinstance(recipe.data, FileSource)
+        data = recipe.load_data(data.processor, other=(recipe.data.train_path, "test"))
+        assert isinstance(data, SplitData)
+        data, splits = replace(data, has_train=False), ["test"]  # no baselines: they would be fitted on these rows
     if not splits or (split and split not in splits):
         known = f"has {', '.join(splits)}" if splits else "has no held-out split"
         raise BadInput(f"split {split or 'test'}: not in this data, which {known}; name files train, valid and test")
     return recipe.bind(data), split or ("test" if "test" in splits else splits[0])
+
+
+def _without_fractions(recipe: Recipe) -> Recipe:
+    """The recipe without splits that are drawn from the rows."""
+    data = dict(recipe.data)
+    drawn = {name: 0.0 for name in ("valid", "test") if isinstance(data.get(name), float)}
+    return replace(recipe, data=recipe.data.model_copy(update=drawn))
 
 
 def evaluate_prompt(

@@ -39,11 +39,13 @@ CHECKPOINT_SECONDS = 30.0
 N_VALIDATIONS = 10
 LOG_LINES = 200
 TIE_BREAK = 1e-6  # weight of the loss where another metric selects the best weights
+MAX_REPEATS = 10_000  # of a timed piece of work
+SLOW_SECONDS = 10.0  # of timed work, after which it is not repeated any more
 READ_EVERY = 10  # steps between reads of the loss from a GPU
 
 
 class Timing(NamedTuple):
-    """Measurements before the first step: seconds of an update and of a validation pass, watts and their source."""
+    """Measurements before the first step: mean seconds of an update and of a validation pass; watts, their source."""
 
     step_seconds: float
     validation_seconds: float
@@ -88,7 +90,7 @@ class Trainer:
         validates = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
         if validates and "valid" not in task.splits:
             why = "schedule=plateau, average=last and early_stopping_patience need a validation split"
-            raise BadSetting(f"train: {why}; set data.valid=0.1")
+            raise BadSetting(f"train: {why}; hold out more with data.valid or a split column, or leave them out")
         self.last_read = {"loss": math.nan, "gradient": math.nan}
         self.best_weights: dict[str, Tensor] = {}
         self.notes: dict[str, Any] = {}  # additional JSON values for the checkpoint
@@ -122,39 +124,49 @@ class Trainer:
         place = f"step {self.step + 1} (epoch {epoch}, batch {position})"
         raise HarkenError(f"{place}: {problem}; train again with a lower train.lr or a longer train.warmup")
 
-    def measure(self, seconds: float, max_steps: int = 200) -> Timing:
-        """Measure the time of a step, then restore weights and random state."""
+    def measure(self, seconds: float, max_steps: int) -> Timing:
+        """Measure the time of a step and of a validation pass, then restore weights and random state."""
         self.listen("measure")
         listen, self.listen = self.listen, silent  # notices about steps that are undone are not part of the run
         before = self._clone_weights()
         rng, task_state = checkpoint_state.rng_state(), self.task.state()
         for _ in range(WARMUP_STEPS + 2 if self.update_step.deferred else 2):
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
-        machine.synchronize(self.device)
-        times: list[float] = []
         block = READ_EVERY if self.update_step.deferred else 1
-        begin = time.perf_counter()
+
+        def update_block() -> None:
+            for _ in range(block):
+                self.update(10**9, read=False)
+
         with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
-            while self.ranks.broadcast(
-                lambda: len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < max_steps)
-            ):
-                start = time.perf_counter()
-                for _ in range(block):
-                    self.update(10**9, read=False)
-                machine.synchronize(self.device)
-                times.append((time.perf_counter() - start) / block)
-        start = time.perf_counter()
-        if "valid" in self.task.splits:
-            self.evaluate("valid")
-        validation_seconds = time.perf_counter() - start
+            step_seconds = self._mean_seconds(update_block, seconds, 5, max_steps // block) / block
+        validation_seconds = 0.0
+        if "valid" in self.task.splits:  # the first pass also prepares the data
+            first = self._mean_seconds(self._validate, 0.0, 1)
+            validation_seconds = first if first > seconds else self._mean_seconds(self._validate, seconds / 10, 1)
         run_folder.load_weights(self.model, before)
         self.update_step.reset()
         self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(self.train)
-        self.listen = listen
+        self.listen, self.best_weights = listen, {}
         checkpoint_state.load_rng_state(rng)
         self.task.load_state(task_state)
-        timing = Timing(sorted(times)[len(times) // 2], validation_seconds, *meter.power())
+        timing = Timing(step_seconds, validation_seconds, *meter.power())
         return Timing(*self.ranks.broadcast(lambda: timing))
+
+    def _mean_seconds(self, work: Callable[[], object], seconds: float, least: int, most: int = MAX_REPEATS) -> float:
+        """Mean duration of a piece of work, repeated for this time, at least (unless slow) and at most so often."""
+        machine.synchronize(self.device)
+        begin, n = time.perf_counter(), 0
+
+        def again() -> bool:
+            spent = time.perf_counter() - begin
+            return not n or (spent < seconds and n < most) or (spent < SLOW_SECONDS and n < least)
+
+        while self.ranks.broadcast(again):
+            work()
+            machine.synchronize(self.device)
+            n += 1
+        return (time.perf_counter() - begin) / n
 
     # --- the run ------------------------------------------------------------------------------------------------------
 

@@ -2,24 +2,30 @@
 
 import math
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harken import machine
 from harken.data.batch import Batch
 from harken.errors import HarkenError
+from harken.tasks import BoundTask
 from harken.tasks.linear_cross_entropy import CHUNK
 
 from . import checkpoint_state, cost
-from .loop import LOG_LINES, N_VALIDATIONS, Trainer
+from .loop import LOG_LINES, MAX_REPEATS, N_VALIDATIONS, Timing, Trainer
 from .optimizers import hidden_matrices
 from .parallel import local_tensor
+from .settings import Train
 
 MIN_STEPS = 20  # shorter trainings are not estimated
+MATRIX = 1024  # rows of the matrix product that measures the machine
+EFFICIENCY = 0.6  # of the rate of a matrix product, in a training
+VALIDATION_SHARE = 0.2  # of a budget in minutes, at most
 LOG_LINE_BYTES = 300  # of the log, of the report and of an event file
 LOGIT_BYTES = 8  # of a logit in the backward pass: the logit and its log-probability
 
@@ -33,38 +39,110 @@ class Prediction(TypedDict):
     memory_mib: float
 
 
-def plan(trainer: Trainer) -> tuple[int, Prediction | None]:
-    """Number of steps of the budget, and the resources they need. Minutes are converted to steps here, once."""
-    steps = _fixed_steps(trainer)
+class Plan(NamedTuple):
+    """Number of steps, steps between validation passes (none: ten passes in all), and the resources they need."""
+
+    steps: int
+    eval_every: int | None
+    predicted: Prediction | None
+
+
+def plan(trainer: Trainer) -> Plan:
+    """The budget in steps, with its resources. Minutes are converted to steps here, once."""
+    steps, train = _fixed_steps(trainer.task, trainer.train), trainer.train
     if steps is not None and steps < MIN_STEPS:
-        return steps, None
-    return estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, trainer.train.minutes * 6)))
+        return Plan(steps, train.eval_every, None)
+    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(0.5, train.minutes * 6)))
+    if planned.eval_every != train.eval_every:
+        passes = math.ceil(planned.steps / (planned.eval_every or 1))
+        why = (
+            f"validation passes are slow: {passes} instead of {N_VALIDATIONS} fit into train.minutes={train.minutes:g}"
+        )
+        trainer.listen("notice", text=f"{why}; a smaller data.valid makes them faster")
+    return planned
 
 
-def estimate_resources(trainer: Trainer, max_seconds: float) -> tuple[int, Prediction]:
-    """Number of steps and the resources they need; the probe takes at most max_seconds."""
-    fixed_steps, train = _fixed_steps(trainer), trainer.train
+def estimate_resources(trainer: Trainer, max_seconds: float) -> Plan:
+    """The budget in steps, with its resources; the probe takes at most about max_seconds."""
+    fixed_steps = _fixed_steps(trainer.task, trainer.train)
     needed = estimate_memory(trainer)
     if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.ram_gib() or math.inf):
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
-    timing = trainer.measure(max_seconds, 200 if fixed_steps is None else min(200, fixed_steps // 50))
-    budget = train.minutes * 60 - N_VALIDATIONS * min(timing.validation_seconds, train.minutes * 60 / 50)
-    steps = max(1, int(budget / timing.step_seconds)) if fixed_steps is None else fixed_steps
-    n_validations = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
-    seconds = steps * timing.step_seconds + n_validations * timing.validation_seconds
+    timing = trainer.measure(max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
+    return plan_steps(fixed_steps, trainer.train, timing, needed)
+
+
+def plan_steps(fixed_steps: int | None, train: Train, timing: Timing, memory: float) -> Plan:
+    """The budget in steps, with its resources, from measured times and the bytes of memory.
+
+    Validation passes count towards a budget in minutes. Ten of them may take VALIDATION_SHARE of it, else there are
+    fewer.
+    """
+    step, validation, eval_every = timing.step_seconds, timing.validation_seconds, train.eval_every
+    if fixed_steps is not None:
+        steps = fixed_steps
+    elif eval_every is not None:
+        steps = max(1, int((train.minutes * 60 - validation) / (step + validation / eval_every)))
+    else:
+        seconds = train.minutes * 60
+        passes = min(N_VALIDATIONS, max(1, int(VALIDATION_SHARE * seconds / max(validation, 1e-9))))
+        steps = max(1, int((seconds - passes * validation) / step))
+        eval_every = None if passes == N_VALIDATIONS else math.ceil(steps / passes)
+    passes = math.ceil(steps / (eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
+    seconds = steps * step + passes * validation
     kwh = cost.emissions(timing.watts * seconds / 3.6e6)["kwh"]
-    return steps, {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": needed / 2**20}
+    used: Prediction = {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": memory / 2**20}
+    return Plan(steps, eval_every, used)
 
 
-def _fixed_steps(trainer: Trainer) -> int | None:
+def _fixed_steps(task: BoundTask, train: Train) -> int | None:
     """The budget in steps; None if it is in minutes."""
-    train, task = trainer.train, trainer.task
     if train.steps is not None:
         return train.steps
     if train.tokens is not None:
         return math.ceil(train.tokens / task.tokens_per_batch)
     return None if train.epochs is None else math.ceil(train.epochs * task.steps)
+
+
+# --- large models -----------------------------------------------------------------------------------------------------
+
+
+def count_resources(model: nn.Module, task: BoundTask, train: Train) -> tuple[Plan, float]:
+    """The budget in steps, with its resources, and the seconds of a step; from the sizes of the weights alone.
+
+    The model may be on the meta device. Each token multiplies each weight matrix three times (forward, and both
+    gradients), and the backward pass keeps the inputs and outputs of each matrix.
+    """
+    device, batch = machine.pick_device(train.device), task.batch(0, 0)
+    matrices = [
+        p.shape
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for p in module.parameters(recurse=False)
+        if p.dim() > 1
+    ]
+    n_rows = len(batch.tokens)
+    rows = min(train.micro_batch or n_rows, n_rows) / n_rows
+    flops = 6 * task.tokens_per_batch * sum(shape.numel() for shape in matrices)
+    saved = 4 * task.tokens_per_batch * rows * sum(shape[0] + shape[1:].numel() for shape in matrices)
+    memory = _size(model.parameters()) + bytes_between_steps(model, task, train) + saved
+    step_seconds = flops * train.seeds / _flops_per_second(device)
+    watts, source = cost.Meter(device=device).power()
+    timing = Timing(step_seconds, 0.0, watts, source)
+    memory = cost.allocated_memory(device) + memory * train.seeds
+    return plan_steps(_fixed_steps(task, train), train, timing, memory), step_seconds
+
+
+def _flops_per_second(device: torch.device) -> float:
+    """Rate of this machine in a training, from the rate of a matrix product."""
+    x, seconds = torch.ones(MATRIX, MATRIX, device=device), math.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        x @ x
+        machine.synchronize(device)
+        seconds = min(seconds, time.perf_counter() - start)
+    return EFFICIENCY * 2 * MATRIX**3 / seconds
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -81,25 +159,26 @@ def estimate_memory(trainer: Trainer) -> float:
     logits = batch.slice_rows(0, n_rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
     chunk = min(logits, CHUNK.get(trainer.device.type, logits))
     step = one + (two - one) * (n_rows - 1) + LOGIT_BYTES * chunk
-    between = _bytes_between_steps(trainer) / (trainer.ranks.world_size if trainer.ranks.sharded else 1)
+    between = bytes_between_steps(trainer.model, trainer.task, trainer.train) / (
+        trainer.ranks.world_size if trainer.ranks.sharded else 1
+    )
     return max(cost.peak_memory(trainer.device), cost.allocated_memory(trainer.device) + between + step)
 
 
-def _bytes_between_steps(trainer: Trainer) -> float:
+def bytes_between_steps(model: nn.Module, task: BoundTask, train: Train) -> float:
     """Gradients, optimizer state and copies of the weights: the best, the current, the averaged."""
-    train, weights = trainer.train, _size(trainer.model.parameters())
-    temporary = (train.average == "last") + ("valid" in trainer.task.splits)  # mean and current weights in a validation
-    return weights * (1 + temporary) + _bytes_beside_weights(trainer)
+    temporary = (train.average == "last") + ("valid" in task.splits)  # mean and current weights in a validation
+    return _size(model.parameters()) * (1 + temporary) + _bytes_beside_weights(model, task, train)
 
 
-def _bytes_beside_weights(trainer: Trainer) -> int:
+def _bytes_beside_weights(model: nn.Module, task: BoundTask, train: Train) -> int:
     """Size of a checkpoint without the weights: optimizer state, best weights, averaged weights."""
-    train, matrices = trainer.train, hidden_matrices(trainer.model) if trainer.train.optimizer == "muon" else []
+    matrices = hidden_matrices(model) if train.optimizer == "muon" else []
     moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
     copies = {"ema": 1, "last": train.average_last}.get(train.average, 0)
-    copies += train.keep_best and "valid" in trainer.task.splits
+    copies += train.keep_best and "valid" in task.splits
     # Muon has one moment for a hidden matrix
-    return _size(trainer.model.parameters()) * (moments + copies) - _size(matrices)
+    return _size(model.parameters()) * (moments + copies) - _size(matrices)
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
@@ -137,8 +216,12 @@ def _activation_bytes(trainer: Trainer, batch: Batch) -> int:
 def estimate_disk(trainer: Trainer) -> int:
     """Bytes of the checkpoints to keep, of one more while it is written, of the weights and of the log."""
     train, weights = trainer.train, _size(trainer.model.parameters())
-    lines = LOG_LINES + N_VALIDATIONS if train.log_every is None else (_fixed_steps(trainer) or 0) // train.log_every
-    checkpoints = (train.keep_checkpoints + 1) * (weights + _bytes_beside_weights(trainer))
+    lines = (
+        LOG_LINES + N_VALIDATIONS
+        if train.log_every is None
+        else (_fixed_steps(trainer.task, train) or 0) // train.log_every
+    )
+    checkpoints = (train.keep_checkpoints + 1) * (weights + _bytes_beside_weights(trainer.model, trainer.task, train))
     return checkpoints + weights + (2 + train.tensorboard) * LOG_LINE_BYTES * lines
 
 

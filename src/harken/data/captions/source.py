@@ -114,7 +114,8 @@ class CaptionData(SplitData[CaptionProcessor, CaptionSplit]):
 
     def _facts(self) -> dict[str, object]:
         size, color = self.processor.image_size, "grayscale" if len(self.processor.mean) == 1 else "color"
-        ratio = f"{len(self.train.image_index) / len(self.train):.3g} captions per image"
+        count = f"{len(self.train.image_index) / len(self.train):.3g}"
+        ratio = f"{count} caption{'s' * (count != '1')} per image"
         return {"summary": f"{size} x {size} {color}, {ratio}, {self.tokenizers.target.vocab} tokens"}
 
 

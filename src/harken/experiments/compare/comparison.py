@@ -308,7 +308,8 @@ def trial_settings(plan: ComparisonPlan, row: SettingsDict, finished: Sequence[T
     done = next((trial for trial in finished if not trial.failed), None)
     if done is None:
         return settings
-    steps = {"train.steps": recipes.read(done.run / "recipe.toml")["train.steps"]}
+    stored = recipes.read(done.run / "recipe.toml")
+    steps = {path: stored[path] for path in ("train.steps", "train.eval_every") if path in stored}
     return {path: value for path, value in settings.items() if path not in BUDGETS} | steps
 
 

@@ -25,6 +25,7 @@ JOE = (
     "Joe went to the bedroom",
 )
 QUESTION = "Where is the milk?"
+UNSEEN_SEED = 1  # of a story that the training does not use
 STORIES = {"model.d": 32, "task.linear_start": 2, "train.lr": 0.5}
 GCD = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
 PROBLEMS = ("160 120", "300 450", "77 42", "1001 13")
@@ -44,9 +45,16 @@ def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
     rows = [f"{' '.join(f'{hop[n]:5.2f}' for hop in reply['hops'])}   {line}" for n, line in enumerate(JOE)]
     head = " ".join(f"hop {n}" for n in range(1, len(reply["hops"]) + 1))
     lines = [head, *rows, "", f"{QUESTION}   {reply['answer']}   ({reply['score']:.2f})"]
-    (story := run.path / "joe.txt").write_text("".join(f"{line}\n" for line in JOE))
-    texts = demo_texts("stories", run, story=quote(str(story)))
+    *story, question = _unseen_story()
+    (file := run.path / "story.txt").write_text("".join(f"{line}\n" for line in story))
+    texts = demo_texts("stories", run, story=quote(str(file)), question=quote(question))
     return DemoOutput(run, "harken's simulator (Apache-2.0)", lines=lines, **texts)
+
+
+def _unseen_story() -> list[str]:
+    """The lines of a story that is not in the training data, and its last question, of the kind that is learned."""
+    lines = [line.partition(" ")[2].strip() for line in generate_stories(TASK, 3, UNSEEN_SEED)]
+    return [line for line in lines if "\t" not in line] + [lines[-1].partition("\t")[0]]
 
 
 def gcd(*, minutes: float = 2.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:

@@ -1,0 +1,62 @@
+"""The estimate of `harken check`: quick, whatever the model."""
+
+from pathlib import Path
+
+import pytest
+
+from harken.data.synthetic.tales import tales
+from harken.experiments import estimate as estimates
+from harken.experiments.choose import choose
+from harken.experiments.estimate import estimate
+from harken.experiments.train import prepare
+from harken.recipe import Recipe
+from harken.training import cost
+from harken.training.loop import Trainer
+from harken.training.resource_estimate import count_resources, estimate_memory
+
+HUGE = {"model.d": 8192, "model.layers": 64, "model.heads": 64}
+SMALL = {"model.d": 64, "model.layers": 2, "model.heads": 2, "model.context": 32, "train.batch": 8, "train.steps": 40}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("\n".join(tales(20)))
+
+    def make(settings: dict[str, object]) -> Recipe:
+        fixed = {"train.device": "cpu", "train.precision": "float32"}
+        return choose(str(tmp_path / "a.txt"), fixed | settings).recipe
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+def test_a_huge_model_is_neither_built_nor_timed(recipe, monkeypatch, kind):
+    monkeypatch.setattr(estimates, "prepare", lambda *_, **__: pytest.fail("built"))
+    actual = estimate(recipe({**HUGE, "model.kind": kind}))
+    assert not actual["timed"]
+    assert actual["parameters"] > 50e9
+    assert actual["memory_mib"] > 5 * actual["parameters"] * 4 / 2**20  # weights, gradients, moments, copies
+    assert actual["steps"] == 1
+    assert actual["minutes"] > 4
+
+
+def test_a_small_model_is_timed(recipe):
+    assert estimate(recipe(SMALL))["timed"]
+
+
+def test_timing_that_takes_too_long_is_given_up(recipe, monkeypatch):
+    monkeypatch.setattr(estimates, "LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(Trainer, "measure", lambda *_: pytest.fail("timed"))
+    actual = estimate(recipe(SMALL))
+    assert not actual["timed"]
+    assert actual["steps"] == 40
+
+
+@pytest.mark.parametrize("settings", [{}, {"model.kind": "bert"}, {"model.kind": "gru"}], ids=["gpt", "bert", "gru"])
+def test_the_counted_memory_is_near_the_estimate_that_runs_the_model(recipe, monkeypatch, settings):
+    monkeypatch.setattr(cost, "allocated_memory", lambda device: 0)
+    monkeypatch.setattr(cost, "peak_memory", lambda device: 0)
+    shape = {name: value for name, value in SMALL.items() if "gru" not in settings.values() or name != "model.heads"}
+    trainer = prepare(recipe(shape | settings), lambda *_, **__: None)[1]
+    plan, _ = count_resources(trainer.model, trainer.task, trainer.train)
+    assert 0.5 < plan.predicted["memory_mib"] * 2**20 / estimate_memory(trainer) < 2
