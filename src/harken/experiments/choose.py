@@ -116,8 +116,12 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
+        if name == "data.group" and detection.kind == "table" and not {"data.text"} & {*overrides, *detection.settings}:
+            return kind, _overridden(kind, name, detection)  # without a text, the group is a set of rows
         if name[5:] not in registry.find_kind("data", detection.kind).model_fields:
-            if name == "data.label" and "data.group" in overrides:  # pairs have a group, but no label
+            if (
+                name == "data.label" and "data.group" in overrides and "data.text" not in overrides
+            ):  # pairs have a group, but no label
                 name, kind = "data.group", "sets"
             return kind, _overridden(kind, name, detection)
     _require_reader(what, detection)

@@ -18,6 +18,7 @@ from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
 from .metrics import labels
 
+MAX_SHOWN = 8  # labels named in a protocol
 # metrics by type of target; the first one is the default primary metric
 METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
 
@@ -52,6 +53,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         if self.target_type != "number":
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
+        if per_label and (missing := [label for label in self.labels if label not in per_label]):
+            protocol["labels_without_examples"] = f"{len(missing)} ({', '.join(map(repr, missing[:MAX_SHOWN]))})"
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
         return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric, predictions)
 
@@ -89,13 +92,13 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         return labels.one_hot(targets, self.n_outputs), labels.one_hot(predictions, self.n_outputs)
 
     def _label_metrics(self, y: Tensor, targets: Array) -> dict[str, Metrics]:
-        """F1, precision, recall and number of examples of each label."""
+        """F1, precision, recall and number of examples of each label that has some."""
         if self.target_type == "number":
             return {}
         actual, predicted = self._one_hot(y, targets)
         columns = *(x.tolist() for x in labels.precision_recall_f1(actual, predicted)), actual.sum(0)
         rows = zip(self.labels, *columns, strict=True)
-        return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows}
+        return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows if n}
 
     def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float, weight: Tensor | None = None) -> Loss:
         """The loss with label smoothing and label weights; the reported loss has neither."""

@@ -8,28 +8,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
+from harken.data.duplicates import near_duplicate_key
 from harken.data.pairs.files import normalize_text
+from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
+from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
 from harken.data.source import Processor
-from harken.data.split import (
-    MAX_HELD_OUT,
-    PositiveFloat,
-    SplitData,
-    check_fraction,
-    check_skipped,
-    draw_stratified,
-    split_hash,
-)
+from harken.data.split import Column, SplitData, check_skipped
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.targets import fit_labels, fit_numbers, infer_target_type, standardize_numbers, unknown_label_error
+from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
 from harken.errors import BadInput
@@ -45,11 +41,13 @@ TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0
 
 
 class LabelledRow(NamedTuple):
-    """One or two texts, their labels, and the location of the row (path:line)."""
+    """One or two texts, their labels, the location of the row (path:line), and what decides its split, if set."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]  # exactly one, except for multi-label data
     location: str
+    group: str = ""
+    time: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +123,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     task: ClassVar[str] = "classify"
     processor_class: ClassVar[type[TextLabelProcessor]] = TextLabelProcessor
     input_setting: ClassVar[str] = "text"
+    drawn_by: ClassVar[str] = "fractions by a hash of each text, stratified by label"
 
     kind: Literal["table"] = "table"
     text: Columns = Field(
@@ -133,6 +132,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     label: Columns = Field(
         None, description="label column; a list: one 0/1 column per label (multi-label); default: detected"
     )
+    group: Column = Field(None, description="column with the group of each row; all rows of a group are in one split")
+    time: Column = Field(None, description="column with the time of each row; the newest rows are test, then valid")
     separator: str | None = Field(None, description="separator of several labels in one cell; default: a single label")
     target_type: Literal["auto", "label", "number", "multilabel"] = Field(
         "auto", description="target type; auto: number if all labels are numbers and some are fractional, else label"
@@ -173,15 +174,19 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
-        for line, cells in iter_columns(path, [*texts, *labels], skipped):
+        split_by: ColumnRequest = [("data.group", self.group), ("data.time", self.time)]
+        split_by = [(name, column) for name, column in split_by if column is not None]
+        n_inputs, names = len(texts) + len(labels), [str(c) for _, c in labels]
+        for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
-            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) :]], [str(c) for _, c in labels])
+            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) : n_inputs]], names)
+            split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
                 skipped(path, line, "the text is empty")
             elif row_labels is None:
                 skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
             else:
-                rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}"))
+                rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}", **split_cells))
         check_skipped(skipped, path, len(rows), "data.text and data.label", listen)
         return rows
 
@@ -198,8 +203,31 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
+    @property
+    def split_columns(self) -> tuple[Column, Column]:
+        return self.group, self.time
+
+    def without_split(self) -> Self:
+        return self.model_copy(update={"group": None, "time": None})
+
     def split_key(self, example: LabelledRow) -> str:
         return "\t".join(example.texts)
+
+    def near_duplicate_key(self, example: LabelledRow) -> str:
+        return "\t".join(map(near_duplicate_key, example.texts)).strip("\t")
+
+    def location(self, example: LabelledRow) -> str:
+        return example.location
+
+    def labels_of(self, examples: Sequence[LabelledRow]) -> list[tuple[str, ...]]:
+        is_number = self._resolve_target_type(examples) == "number"
+        return [() if is_number else row.labels for row in examples]
+
+    def group_of(self, example: LabelledRow) -> str:
+        return example.group
+
+    def times_of(self, examples: Sequence[LabelledRow]) -> list[float] | None:
+        return None if self.time is None else parse_times([(e.time, e.location) for e in examples], self.time)
 
     def texts(self, examples: Iterable[LabelledRow]) -> Iterator[str]:
         texts = (text for row in examples for text in row.texts)
@@ -244,7 +272,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         return replace(processor, target_type=target_type, mean=mean, std=std, pair=len(examples[0].texts) == 2)
 
     def _draw_splits(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
-        """A fraction of the texts of every label, at most MAX_HELD_OUT in total."""
+        """A fraction of the texts of every label, at most MAX_HELD_OUT in total; or by group, by time, or a fold."""
+        if (self.group, self.time, self.fold) != (None, None, None):
+            return self._draw_units(rows_by_split) | self._sampled(rows_by_split)
         rows, strata = dict[str, list[LabelledRow]](), dict[tuple[str, ...], list[str]]()
         for row in rows_by_split["train"]:
             rows.setdefault(self.split_key(row), []).append(row)
@@ -259,6 +289,10 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             in_test = {self.split_key(row) for test_rows in drawn.values() for row in test_rows}
             texts = draw_stratified(strata.values(), lambda text: text, split, fraction)
             drawn[split] = [row for text in texts if text not in in_test for row in rows[text]]
-        if self.examples is not None:  # the first rows of a file may all have the same label
-            drawn["train"] = sorted(rows_by_split["train"], key=lambda row: split_hash(self.split_key(row)))
-        return drawn
+        return drawn | self._sampled(rows_by_split)
+
+    def _sampled(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
+        """With data.examples, the training rows by hash: the first rows of a file may all have the same label."""
+        if self.examples is None:
+            return {}
+        return {"train": sorted(rows_by_split["train"], key=lambda row: split_hash(self.split_key(row)))}

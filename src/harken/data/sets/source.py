@@ -18,8 +18,9 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import Batch
+from harken.data.processor import LabelList, PositiveFloat, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
-from harken.data.split import LabelList, PositiveFloat, SavedProcessor, SplitData, SplitSource, check_skipped
+from harken.data.split import SplitData, SplitSource, check_skipped
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.targets import (
@@ -198,6 +199,16 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     def duplicate_key(self, example: SetExample) -> str:
         return example.content_hash  # different files may both number their sets from 0
 
+    def location(self, example: SetExample) -> str:
+        return example.location
+
+    def labels_of(self, examples: Sequence[SetExample]) -> list[tuple[str, ...]]:
+        is_number = self._is_number([example.target for example in examples])
+        return [() if is_number else (example.target,) for example in examples]
+
+    def _is_number(self, targets: list[str]) -> bool:
+        return (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number"
+
     def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
         names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
@@ -213,7 +224,7 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
         if known_type and known.columns == columns:
             processor = replace(known, group=group, label=label)
         targets = [example.target for example in examples]
-        if (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number":
+        if self._is_number(targets):
             if known_type == "number":
                 return processor
             mean, std = fit_numbers([(example.target, example.location) for example in examples], self.train_path)

@@ -1,0 +1,41 @@
+"""Warnings about labels: those that differ only in case or blanks, and rare ones."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from .targets import is_finite
+
+MIN_EXAMPLES = 5  # with fewer, a label is hardly learned, and a split may have none
+MAX_SHOWN = 8  # labels or groups of them in a warning
+
+
+def label_warnings(labels: Iterable[str], unit: str = "examples") -> Iterator[str]:
+    """One line about labels that are probably the same, and one about rare ones, by name with counts."""
+    counts = Counter(label for label in labels if label)
+    groups = dict[str, list[str]]()
+    for label in counts:
+        groups.setdefault(_canonical(label), []).append(label)
+    if similar := [" and ".join(_counted(label, counts) for label in group) for group in groups.values() if group[1:]]:
+        fix = "make them equal in the file if they mean the same"
+        yield f"labels that differ only in case, blanks or number format: {_listed(similar)}; {fix}"
+    if rare := [_counted(label, counts) for label, count in reversed(counts.most_common()) if count < MIN_EXAMPLES]:
+        yield f"labels with fewer than {MIN_EXAMPLES} {unit}: {_listed(rare)}; add examples, or merge them with others"
+
+
+def _canonical(label: str) -> str:
+    """A label without its case, blanks, underscores and number format."""
+    if is_finite(label):
+        return repr(float(label))
+    text = unicodedata.normalize("NFKC", label).casefold()
+    return re.sub(r"[\s_]+", "", text) or text
+
+
+def _counted(label: str, counts: Counter[str]) -> str:
+    return f"{label!r} ({counts[label]:,})"
+
+
+def _listed(names: list[str]) -> str:
+    n_more = len(names) - MAX_SHOWN
+    return "; ".join(names[:MAX_SHOWN]) + (f"; and {n_more:,} more" if n_more > 0 else "")
