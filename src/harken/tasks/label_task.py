@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Array
@@ -23,12 +24,19 @@ MAX_SHOWN = 8  # labels named in a protocol
 METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
 
 
+ClassWeights = Annotated[
+    Literal["none", "balanced"],
+    Field(description="weights of the labels in the training loss; balanced: inverse label frequency"),
+]
+
+
 class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     """Base of these tasks. A subclass calls `set_targets` first, and implements `features`."""
 
     unit = "texts"  # name of the examples in the protocol
     explains_mistakes = True
     regression_name: str  # of the baseline
+    class_weights: Tensor | None = None  # C: of the training loss
 
     def features(self, part: SplitT) -> Features:
         """The features of the examples for the regression."""
@@ -38,6 +46,13 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         """Set the labels, the type of target (a key of METRICS) and the primary metric, of these or of `extra` ones."""
         self.labels, self.target_type = labels, target_type
         self.primary_metric = choose_metric(metric, (*extra, *METRICS[target_type]), f"targets of type {target_type}")
+
+    def set_class_weights(self, weights: str) -> None:
+        """Set the weights of the labels in the training loss; call it after `set_up`."""
+        if weights == "balanced":
+            if self.target_type == "number":
+                raise BadSetting("task.class_weights=balanced: the targets are numbers; set task.class_weights=none")
+            self.class_weights = balanced_weights(self._targets_of(self.data.train), self.n_outputs)
 
     @property
     def n_outputs(self) -> int:
@@ -50,6 +65,10 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     def score(self, y: Tensor, targets: Array, *, parts: bool = True) -> Score:  # N C
         """Score of these outputs; `parts` adds the metrics of each label and the predictions."""
         protocol: dict[str, Any] = {self.unit: len(targets), "primary_metric": self.primary_metric}
+        if self.target_type == "label" and len(targets):
+            counts = labels.one_hot(targets, self.n_outputs).sum(0)
+            share = f"{self.labels[int(counts.argmax())]!r} ({counts.max() / len(targets):.1%})"
+            protocol["most_frequent_label"] = share
         if self.target_type != "number":
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
@@ -100,9 +119,10 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         rows = zip(self.labels, *columns, strict=True)
         return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows if n}
 
-    def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float, weight: Tensor | None = None) -> Loss:
-        """The loss with label smoothing and label weights; the reported loss has neither."""
+    def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
+        """The loss with label smoothing and class weights; the reported loss has neither."""
         plain = label_loss(y, targets, self.target_type)
+        weight = None if self.class_weights is None else self.class_weights.to(y.device)
         if weight is None and not smoothing:
             return Loss(plain)
         return Loss(label_loss(y, targets, self.target_type, weight, smoothing), reported=plain.detach())
@@ -159,6 +179,14 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         frequency = (labels.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
         p = torch.from_numpy(np.clip(frequency, 1e-6, 1 - 1e-6)).float()[None]
         return p.log() if one_label else p.logit()
+
+
+def balanced_weights(targets: Array, n_labels: int) -> Tensor:  # N or N C -> C
+    """Weights inverse to the frequency of the labels; with several labels per example, of its positive ones."""
+    one_label = targets.ndim == 1
+    counts = np.bincount(targets[targets >= 0], minlength=n_labels) if one_label else targets.sum(0)
+    expected = counts.sum() / n_labels if one_label else len(targets) - counts
+    return torch.from_numpy((expected / np.maximum(1, counts)).astype(np.float32))
 
 
 def label_predictions(names: Sequence[str], y: Tensor, targets: Array) -> LabelPredictions:  # N C
