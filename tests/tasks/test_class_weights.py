@@ -86,5 +86,5 @@ def test_several_labels_per_example_weight_the_positive_ones():
 def test_edges_have_no_class_weights(tmp_path):
     settings = nodes(tmp_path) | {"data.target_level": "edge", "task.class_weights": "balanced"}
     recipe = resolve((OVERRIDE, settings))
-    with pytest.raises(BadSetting, match="task.class_weights: edges"):
+    with pytest.raises(BadSetting, match=r"task\.class_weights: edges"):
         recipe.bind(recipe.load_data(None))

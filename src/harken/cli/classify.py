@@ -57,7 +57,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
             print_json({"labels": list(rows), **named})
         else:
             for n, row in enumerate(rows):
-                text = "  ".join(f"{_format_label(label)} {label['label']}" for label in row[:LABELS_SHOWN])
+                n_shown = max(LABELS_SHOWN, sum(label.get("predicted", False) for label in row))
+                text = "  ".join(f"{_format_label(label)} {label['label']}{_mark(label)}" for label in row[:n_shown])
                 click.echo(f"{text}  {names[n]}" if len(names) > 1 else text)
 
 
@@ -80,6 +81,11 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
     inputs.texts, inputs.total = names, len(names)
     size = max(1, len(items)) if reader.one_batch else BATCH_SIZE
     return names, [items[n : n + size] for n in range(0, len(items), size)]
+
+
+def _mark(label: dict[str, Any]) -> str:
+    """An asterisk at those of several labels that are above their threshold."""
+    return "*" * label.get("predicted", False)
 
 
 def _format_label(label: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from .targets import is_finite
 
 MIN_EXAMPLES = 5  # with fewer, a label is hardly learned, and a split may have none
+SEPARATORS = (";", "|", ",", "/")  # in the order in which they are tried
+MIN_SHARED = 0.8  # fraction of the cells with a separator whose parts occur in other cells too
 MAX_SHOWN = 8  # labels or groups of them in a warning
 
 
@@ -22,6 +24,27 @@ def label_warnings(labels: Iterable[str], unit: str = "examples") -> Iterator[st
         yield f"labels that differ only in case, blanks or number format: {_listed(similar)}; {fix}"
     if rare := [_counted(label, counts) for label, count in reversed(counts.most_common()) if count < MIN_EXAMPLES]:
         yield f"labels with fewer than {MIN_EXAMPLES} {unit}: {_listed(rare)}; add examples, or merge them with others"
+
+
+def suggest_separator(cells: Iterable[str]) -> tuple[str, str] | None:
+    """A separator at which cells such as "a;b" split into labels that other cells have too, and such a cell."""
+    counts = Counter(cells)
+    for separator in SEPARATORS:
+        parts = {cell: {part.strip() for part in cell.split(separator)} - {""} for cell in counts}
+        occurrences = Counter(part for names in parts.values() for part in names)
+        several = [cell for cell, names in parts.items() if len(names) > 1]
+        shared = [cell for cell in several if all(occurrences[part] > 1 for part in parts[cell])]
+        if shared and len(shared) >= MIN_SHARED * len(several) and len(occurrences) < len(counts):
+            return separator, max(shared, key=lambda cell: counts[cell])
+    return None
+
+
+def separator_notice(cells: Iterable[str]) -> str:
+    """The suggestion to split cells into several labels, if they look like it; else ""."""
+    if (suggestion := suggest_separator(cells)) is None:
+        return ""
+    separator, cell = suggestion
+    return f"labels such as {cell!r} look like several labels in one cell; to split them: data.separator='{separator}'"
 
 
 def _canonical(label: str) -> str:

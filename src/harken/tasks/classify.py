@@ -3,7 +3,6 @@
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -26,7 +25,7 @@ class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of text classification."""
 
     kind: Literal["classify"] = "classify"
-    metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "f1_micro", "matthews", "pearson", "spearman"] = Field(
         "auto", description="metric that selects the best weights; auto: accuracy, of several labels f1, else pearson"
     )
     class_weights: ClassWeights = "none"
@@ -74,6 +73,14 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
             half_width = bootstrap_half_width(lambda rows: self.metrics(y[rows], targets[rows])[metric], len(texts))
             score.protocol[f"{metric}_interval"] = half_width
         return score
+
+    def choose_thresholds(self, model: ModelWithHead) -> dict[str, float]:
+        if self.target_type != "multilabel" or "valid" not in self.splits:
+            return {}
+        texts = self.data.splits["valid"].texts
+        y = predict(model, texts, cached=model.frozen)
+        self.thresholds = self.best_thresholds(y, texts.targets)
+        return dict(zip(self.labels, self.thresholds.tolist(), strict=True))
 
     def _targets_of(self, part: LabelledTexts) -> np.ndarray:
         return part.texts.targets

@@ -1,6 +1,6 @@
 """Loss, metrics and baselines of tasks with one label, several labels or one number per example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -19,9 +19,11 @@ from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
 from .metrics import labels
 
+MIN_POSITIVES = 5  # examples of a label in the validation split; with fewer, its threshold stays 0.5
 MAX_SHOWN = 8  # labels named in a protocol
 # metrics by type of target; the first one is the default primary metric
-METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
+METRICS = {"label": ("accuracy", "f1", "matthews"), "number": ("pearson", "spearman")}
+METRICS |= {"multilabel": ("f1", "f1_micro", "accuracy")}
 
 
 ClassWeights = Annotated[
@@ -37,6 +39,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     explains_mistakes = True
     regression_name: str  # of the baseline
     class_weights: Tensor | None = None  # C: of the training loss
+    thresholds: Array | None = None  # C: probabilities above which one of several labels is predicted; None: 0.5
 
     def features(self, part: SplitT) -> Features:
         """The features of the examples for the regression."""
@@ -70,6 +73,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
             share = f"{self.labels[int(counts.argmax())]!r} ({counts.max() / len(targets):.1%})"
             protocol["most_frequent_label"] = share
         if self.target_type != "number":
+            if self.target_type == "multilabel":
+                protocol["thresholds"] = "0.5" if self.thresholds is None else "chosen on valid"
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
         if per_label and (missing := [label for label in self.labels if label not in per_label]):
@@ -86,27 +91,29 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         counts = {k: labels.one_hot(t, self.n_outputs).sum(0) if one_label else t.sum(0) for k, t in targets.items()}
         return {name: dict(zip(self.labels, map(int, row), strict=True)) for name, row in counts.items()}
 
-    def metrics(self, y: Tensor, targets: Array) -> Metrics:  # N C
-        """Metrics of these outputs."""
+    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:  # N C
+        """Metrics of these outputs; with several labels per example at these thresholds, or those of the task."""
         loss = float(label_loss(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
         if self.target_type == "number":
             pair = targets[:, 0].astype(float), y[:, 0].double().numpy()
             return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair)}
-        actual, predicted = self._one_hot(y, targets)
+        actual, predicted = self._one_hot(y, targets, thresholds)
         f1 = labels.precision_recall_f1(actual, predicted)[2]
-        if self.target_type == "label" and not self._binary:  # without labels that occur nowhere
-            f1 = f1[(actual | predicted).any(0)]
+        if not self._binary:  # without labels that occur nowhere
+            f1 = f1[occurs] if (occurs := (actual | predicted).any(0)).any() else f1
         accuracy = labels.accuracy(actual, predicted)
         metrics = {"loss": loss, "accuracy": accuracy, "f1": float(f1[1] if self._binary else f1.mean())}
         if self.target_type == "multilabel":
-            return metrics
+            return {**metrics, "f1_micro": labels.micro_f1(actual, predicted)}
         matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
         return {**metrics, "matthews": matthews}
 
-    def _one_hot(self, y: Tensor, targets: Array) -> tuple[Array, Array]:
+    def _one_hot(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> tuple[Array, Array]:
         """Actual and predicted labels: N C each."""
         if self.target_type == "multilabel":
-            return targets > 0.5, (y > 0).numpy()
+            thresholds = self.thresholds if thresholds is None else thresholds
+            predicted = (y > 0).numpy() if thresholds is None else probabilities(y) > thresholds
+            return targets > 0.5, predicted
         predictions = y.argmax(1).numpy()
         return labels.one_hot(targets, self.n_outputs), labels.one_hot(predictions, self.n_outputs)
 
@@ -137,7 +144,23 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         prior = self.prior_outputs(self._targets_of(train)).expand(len(part), -1)
         outputs = {"mean of all" if number else "most frequent label": prior, **self._other_baselines(part)}
         outputs[self.regression_name] = self._regression(self.features(part)).float()
-        return {name: self.metrics(y, self._targets_of(part)) for name, y in outputs.items()}
+        half = np.full(self.n_outputs, 0.5)
+        chosen = {} if self.thresholds is None else {self.regression_name: self._regression_thresholds}
+        return {name: self.metrics(y, self._targets_of(part), chosen.get(name, half)) for name, y in outputs.items()}
+
+    @cached_property
+    def _regression_thresholds(self) -> Array:
+        """The thresholds of the regression, chosen as those of the model."""
+        valid = self.data.splits["valid"]
+        return self.best_thresholds(self._regression(self.features(valid)).float(), self._targets_of(valid))
+
+    def best_thresholds(self, y: Tensor, targets: Array) -> Array:  # N C -> C
+        """The threshold of each label with the highest F1 on these examples."""
+        return np.array(labels.best_thresholds(targets > 0.5, probabilities(y), MIN_POSITIVES))
+
+    def use_thresholds(self, thresholds: Mapping[str, float]) -> None:
+        if self.target_type == "multilabel" and thresholds:
+            self.thresholds = np.array([thresholds.get(label, 0.5) for label in self.labels])
 
     def _targets_of(self, part: Any) -> Array:
         return part.targets
@@ -179,6 +202,11 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         frequency = (labels.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
         p = torch.from_numpy(np.clip(frequency, 1e-6, 1 - 1e-6)).float()[None]
         return p.log() if one_label else p.logit()
+
+
+def probabilities(y: Tensor) -> Array:
+    """The probability of each of several labels."""
+    return y.double().sigmoid().numpy()
 
 
 def balanced_weights(targets: Array, n_labels: int) -> Tensor:  # N or N C -> C

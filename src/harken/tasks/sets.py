@@ -57,9 +57,9 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         sets = part.subset(evenly_spaced(len(part), QUICK_SETS)) if quick else part
         return self.score(predict(model, sets), sets.targets, parts=not quick)
 
-    def metrics(self, y: Tensor, targets: Array) -> Metrics:
+    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:
         """The metrics of the labels; for numbers also R^2, and the mean squared error in the unit of the data."""
-        metrics = super().metrics(y, targets)
+        metrics = super().metrics(y, targets, thresholds)
         if self.target_type != "number":
             return metrics
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))

@@ -16,6 +16,7 @@ from pydantic import Field
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.duplicates import near_duplicate_key
+from harken.data.label_warnings import separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
@@ -222,6 +223,12 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def labels_of(self, examples: Sequence[LabelledRow]) -> list[tuple[str, ...]]:
         is_number = self._resolve_target_type(examples) == "number"
         return [() if is_number else row.labels for row in examples]
+
+    def _label_notices(self, examples: list[LabelledRow]) -> Iterator[str]:
+        yield from super()._label_notices(examples)
+        if self.target_type == "auto" and self.separator is None and not isinstance(self.label, list):
+            suggestion = separator_notice(row.labels[0] for row in examples if len(row.labels) == 1)
+            yield from filter(None, [suggestion])
 
     def group_of(self, example: LabelledRow) -> str:
         return example.group

@@ -17,6 +17,7 @@ from harken.tasks.classify import predict
 
 from . import LabelScore
 
+DEFAULT_THRESHOLD = 0.5  # of a label without one that was chosen on the validation split
 LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
 TextOrPair = str | Sequence[str]  # one text; a pair is two texts, or one string with a tab between them
 
@@ -29,7 +30,12 @@ def classify_texts(run: LoadedModel, texts: Sequence[TextOrPair]) -> list[list[L
     parts = [split_pair(text, pair=processor.pair, subject="this run was trained on") for text in texts]
     side, second, _ = processor.encode_texts(parts, run.recipe.data.max_length)
     y = predict(cast(ModelWithHead, run.model), EncodedTexts(side, second, np.zeros(len(side), np.int64)))
-    return format_labels(processor, y)
+    rows = format_labels(processor, y)
+    if processor.target_type == "multilabel":
+        thresholds = run.facts.get("thresholds") or {}
+        for score in (score for row in rows for score in row):
+            score["predicted"] = score["probability"] > thresholds.get(score["label"], DEFAULT_THRESHOLD)
+    return rows
 
 
 def format_labels(processor: LabelProcessor, y: Tensor) -> list[list[LabelScore]]:  # N C

@@ -9,7 +9,6 @@ from harken.inference.loaded_model import LoadedModel
 
 from . import LabelScore
 
-MIN_PROBABILITY = 0.5  # of a label that is predicted, if a text can have several
 Prediction = str | float | list[str] | None  # a label or a text, a number, several labels; None: the text is empty
 
 
@@ -30,9 +29,9 @@ def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
 
 
 def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
-    """The most probable label, the value of a regression target, or all labels of at least MIN_PROBABILITY."""
+    """The most probable label, the value of a regression target, or all labels above their thresholds."""
     if "value" in labels[0]:
         return labels[0]["value"]
     if isinstance(run.tokenizer, TextLabelProcessor) and run.tokenizer.target_type == "multilabel":
-        return [score["label"] for score in labels if score["probability"] >= MIN_PROBABILITY]
+        return [score["label"] for score in labels if score["predicted"]]
     return labels[0]["label"]
