@@ -95,3 +95,9 @@ def test_a_text_that_occurs_early_and_late_is_held_out():
     rows = [Member((f"text {n % 10}",), n, ("x",), time=n) for n in range(12)]
     drawn = draw_units(build_units(rows), {"test": 0.1, "valid": 0.0}, None, by_time=True)
     assert indices(drawn["test"]) == [1, 11]
+
+
+def test_a_label_of_one_unit_is_in_no_test_fold():
+    units = build_units(members([(n, "", "xy"[n % 2] if n else "z") for n in range(20)]))
+    tests = [draw_units(units, {"test": 0.1}, Fold(k, 4), by_time=False)["test"] for k in range(1, 5)]
+    assert sorted(n for test in tests for n in indices(test)) == [*range(1, 20)]

@@ -154,6 +154,12 @@ def assign_folds(units: Sequence[Unit], n_folds: int) -> list[list[Unit]]:
     return folds
 
 
+def _without_only_labels(folds: Sequence[Sequence[Unit]], index: int) -> list[Unit]:
+    """The units of a fold without those that have a label which no other fold has: it could not be learned."""
+    others = count_labels([unit for n, units in enumerate(folds) if n != index for unit in units])
+    return [unit for unit in folds[index] if unit.labels.keys() <= others.keys()]
+
+
 def count_labels(units: Sequence[Unit]) -> Counter[str]:
     """The number of examples of each label."""
     return sum((unit.labels for unit in units), Counter[str]())
@@ -164,7 +170,8 @@ def draw_units(
 ) -> dict[str, list[Unit]]:
     """The units of the held-out splits in `fractions`, about MAX_HELD_OUT examples each at most.
 
-    `fold` is the test split. By time, test has the newest examples and valid those before.
+    `fold` is the test split, except for labels that no other fold has. By time, test has the newest examples and valid
+    those before.
     """
     total, remaining, drawn = sum(map(len, units)), list(units), dict[str, list[Unit]]()
     for split in ("test", "valid"):
@@ -172,7 +179,7 @@ def draw_units(
             continue
         count = min(fractions[split] * total, MAX_HELD_OUT)
         if split == "test" and fold is not None:
-            drawn[split] = assign_folds(units, fold.n_folds)[fold.number - 1]
+            drawn[split] = _without_only_labels(assign_folds(units, fold.n_folds), fold.number - 1)
         elif by_time:
             drawn[split] = draw_newest_units(remaining, count)
         else:

@@ -366,7 +366,16 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
             keys = (f"group {group}", key) if group else (key,)
             members.append(Member(keys, split_hash(keys[0]), labels[n], times[n] if times else 0.0))
         drawn = self.draw_held_out(members, by_split, "examples")
-        return {split: [examples[n] for unit in units for n in unit.members] for split, units in drawn.items()}
+        indices = {split: [n for unit in units for n in unit.members] for split, units in drawn.items()}
+        held_out = {n for some in indices.values() for n in some}
+        known = {label for n, names in enumerate(labels) if n not in held_out for label in names}
+        for n in sorted(held_out):  # only possible by time
+            if unknown := next((label for label in labels[n] if label not in known), None):
+                problem = f"label {unknown!r} occurs only in the newest rows, which are held out by data.time"
+                raise BadInput(
+                    f"{self.location(examples[n])}: {problem}; remove it, or reduce data.valid and data.test"
+                )
+        return {split: [examples[n] for n in some] for split, some in indices.items()}
 
 
 def no_baselines(error: BadInput) -> str:

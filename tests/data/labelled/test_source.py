@@ -412,6 +412,13 @@ def test_an_unreadable_time_names_its_line(tmp_path):
         load(path, **VISITS, time="date")
 
 
+def test_a_label_of_the_newest_rows_alone_is_refused_by_time(tmp_path):
+    path = write_visits(tmp_path)
+    path.write_text(path.read_text() + "one more;patient 1;01.01.2030;c\n")
+    with pytest.raises(BadInput, match=r"my.csv:122: label 'c' occurs only in the newest rows"):
+        load(path, **VISITS, time="date")
+
+
 def test_other_data_for_evaluation_needs_no_group_and_no_time(tmp_path):
     source = TableSource(path=str(write_visits(tmp_path)), **VISITS, group="patient", time="date", tokenizer="word")
     data = source.load_data()
