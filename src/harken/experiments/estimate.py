@@ -23,6 +23,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
 
     dataset, trainer = prepare(recipe, forward)
     facts = dataset.facts()
+    counts = facts.get(facts.get("unit", "pairs"), {})
     tokens = facts[unit := facts.get("unit", "tokens")]["train"]
     steps, predicted = estimate_resources(trainer, PROBE_SECONDS)
     device = machine.describe(trainer.device)
@@ -30,6 +31,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
         "parameters": run_folder.count_parameters(trainer.model),
         "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # pairs: source and target
         "unit": unit,
+        "examples": sum(n for n in counts.values() if isinstance(n, int)),  # of all splits; 0 for plain text
         "steps": steps,
         "minutes": predicted["seconds"] / 60,
         **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
