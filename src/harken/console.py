@@ -190,6 +190,8 @@ class ConsoleListener:
         if (references := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
             held += f"; references per held-out source: {format_number(references)} on average"
         self.line(f"  data    {counts} {unit} ({facts.get('summary') or _vocabulary_text(facts)}){held}")
+        if facts.get("split"):
+            self.line(f"  split   {facts['split']}")
         self.line(f"  model   {format_quantity(parameters, 'count')} weights")
 
     def _fold(self, number: int, n_folds: int, metrics: Mapping[str, float]) -> None:

@@ -12,7 +12,9 @@ from harken import machine, recipe, registry
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.detect.kinds import AS_TEXT, Detection, detect_kind
+from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
+from harken.data.sets.columns import preview_rows
 from harken.data.text.source import TextSource
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -27,6 +29,7 @@ DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
+MIN_TEXT_WORDS = 2  # mean words of a text column of a table whose data.group is not the name of a set
 AMBIGUOUS = {"text", "pairs", "table"}  # kinds that such a column overrides
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
@@ -116,8 +119,8 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
-        if name == "data.group" and detection.kind == "table" and not {"data.text"} & {*overrides, *detection.settings}:
-            return kind, _overridden(kind, name, detection)  # without a text, the group is a set of rows
+        if name == "data.group" and detection.kind == "table" and not _has_text(path, overrides):
+            return kind, _overridden(kind, name, detection)  # without a text, the rows of a group are a set
         if name[5:] not in registry.find_kind("data", detection.kind).model_fields:
             if (
                 name == "data.label" and "data.group" in overrides and "data.text" not in overrides
@@ -126,6 +129,14 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
             return kind, _overridden(kind, name, detection)
     _require_reader(what, detection)
     return KIND.get(detection.kind, detection.kind), detection
+
+
+def _has_text(path: Path, overrides: SettingsDict) -> bool:
+    """Whether a table has a text column: the one that is set, or one of several words."""
+    others = [overrides.get("data.group"), overrides.get("data.label")]
+    columns = column_stats(table) if not path.is_dir() and (table := preview_rows(path)) else []
+    texts = (c.text_fraction >= 0.5 and c.mean_words >= MIN_TEXT_WORDS and c.ref not in others for c in columns)
+    return "data.text" in overrides or path.is_dir() or any(texts)
 
 
 def _overridden(kind: str, setting: str, detection: Detection) -> Detection:

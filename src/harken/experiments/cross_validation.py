@@ -18,7 +18,7 @@ from harken import run_folder
 from harken.data.labelled.source import LabelledRow, LabelledTexts
 from harken.data.split import FileSource
 from harken.data.tables.columns import iter_columns, table_head
-from harken.data.tables.read import SkippedRows
+from harken.data.tables.read import SkippedRows, iter_lines, parse_json
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
@@ -32,6 +32,9 @@ from .folders import is_available, next_available, numbered_folders
 from .train import train
 
 RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
+RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
+RANGES |= dict.fromkeys(("pearson", "spearman", "matthews"), (-1.0, 1.0))
+RANGES |= dict.fromkeys(("loss", "perplexity", "mse", "bleu", "chrf"), (0.0, math.inf))
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 
 
@@ -104,7 +107,8 @@ def cross_validate(
     final = _train(plan, folder / FINAL, {"data.test": 0.0}, _quiet(listen, n_folds))
     for text in _write_predictions(folder, runs):
         listen("notice", text=text)
-    metrics = {name: _mean([run.metrics["test"][name] for run in runs], runs[0]) for name in runs[0].metrics["test"]}
+    values = {name: [run.metrics["test"][name] for run in runs] for name in runs[0].metrics["test"]}
+    metrics = {name: _mean(name, numbers, runs[0]) for name, numbers in values.items()}
     primary = str(runs[0].facts["protocol"]["test"].get("primary_metric", "loss"))
     outcome = CrossValidation(folder, metrics, _mean_baselines(runs), primary, final)
     write_atomic(folder / RESULTS, json.dumps(plan.facts() | outcome.facts(), ensure_ascii=False, indent=1))
@@ -176,7 +180,7 @@ def _quiet(listen: Listener, number: int) -> Listener:
     return forward
 
 
-def _mean(values: list[float], run: Run) -> FoldMean:
+def _mean(name: str, values: list[float], run: Run) -> FoldMean:
     """The mean of a metric with its corrected interval.
 
     The training splits of the folds overlap, so the variance is multiplied by 1/k + n_test/n_train instead of 1/k
@@ -185,8 +189,8 @@ def _mean(values: list[float], run: Run) -> FoldMean:
     counts: Any = run.facts["data"][run.facts["data"].get("unit", "pairs")]
     factor = 1 / len(values) + counts["test"] / counts["train"]
     half = student_t(len(values) - 1) * math.sqrt(factor) * stdev(values)
-    mean = fmean(values)
-    return {"mean": mean, "low": mean - half, "high": mean + half, "folds": values}
+    mean, (lowest, highest) = fmean(values), RANGES.get(name, (-math.inf, math.inf))
+    return {"mean": mean, "low": max(lowest, mean - half), "high": min(highest, mean + half), "folds": values}
 
 
 def _mean_baselines(runs: list[Run]) -> dict[str, dict[str, float]]:
@@ -246,9 +250,10 @@ def _answers(run: Run, number: int) -> Iterator[FoldAnswer]:
 
 
 def _user_columns(path: Path) -> dict[int, dict[str, str]]:
-    """All columns of a table by line; empty for JSON lines."""
+    """All columns of a table, or all keys of JSON lines, by line."""
     if path.suffix.lower() in JSON_SUFFIXES:
-        return {}
+        objects = {n: parse_json(path, line) for n, line in iter_lines(path, SkippedRows()) if line}
+        return {n: {k: str(x) for k, x in row.items()} for n, row in objects.items() if isinstance(row, dict)}
     head = table_head(path, [])
     numbers = [str(n) for n in range(1, len(head.cells) + 1)]
     names = [name.strip() or n for name, n in zip(head.cells, numbers, strict=True)] if head.has_header else numbers

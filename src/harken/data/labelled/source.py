@@ -188,7 +188,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
             else:
                 rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}", **split_cells))
-        check_skipped(skipped, path, len(rows), "data.text and data.label", listen)
+        settings = " and ".join(["data.text", "data.label", *(name for name, _ in split_by)])
+        check_skipped(skipped, path, len(rows), settings, listen)
         return rows
 
     def _row_labels(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
