@@ -325,7 +325,7 @@ def evaluation_lines(facts: Facts) -> list[str]:
     return [*lines, f"  audit   {facts['audit']['summary']}"]
 
 
-def fold_lines(metrics: Mapping[str, Any], baseline: Mapping[str, Mapping[str, float]], n_folds: int) -> list[str]:
+def fold_lines(metrics: Mapping[str, Facts], baseline: Mapping[str, Mapping[str, float]], n_folds: int) -> list[str]:
     """The mean of each metric over the folds with its interval, and the mean baselines."""
     rows = [
         [display_name(name), format_metric(x["mean"]), f"{format_metric(x['low'])} to {format_metric(x['high'])}"]

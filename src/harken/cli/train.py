@@ -69,6 +69,11 @@ def train(
     if json_:
         print_json(run_summary(run))
         return _fail_if_unsound(run)
+    _print_run(run)
+
+
+def _print_run(run: "Run") -> None:
+    """Print the evaluation, the cost and the next step; fail if the run is unsound."""
     from harken.run_folder import read_json
 
     for line in evaluation_lines(run.facts):

@@ -88,8 +88,8 @@ def build_units(members: Sequence[Member]) -> list[Unit]:
         return path[-1]
 
     for member in members:
-        first, *others = map(root, member.keys)
-        parents.update(dict.fromkeys(others, first))
+        first, *remaining = map(root, member.keys)
+        parents.update(dict.fromkeys(remaining, first))
     units = dict[str, Unit]()
     for n, member in enumerate(members):
         unit = units.setdefault(root(member.keys[0]), Unit(member.hash, member.time))
@@ -156,8 +156,8 @@ def assign_folds(units: Sequence[Unit], n_folds: int) -> list[list[Unit]]:
 
 def _without_only_labels(folds: Sequence[Sequence[Unit]], index: int) -> list[Unit]:
     """The units of a fold without those that have a label which no other fold has: it could not be learned."""
-    others = count_labels([unit for n, units in enumerate(folds) if n != index for unit in units])
-    return [unit for unit in folds[index] if unit.labels.keys() <= others.keys()]
+    elsewhere = count_labels([unit for n, units in enumerate(folds) if n != index for unit in units])
+    return [unit for unit in folds[index] if unit.labels.keys() <= elsewhere.keys()]
 
 
 def count_labels(units: Sequence[Unit]) -> Counter[str]:

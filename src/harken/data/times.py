@@ -30,11 +30,11 @@ def parse_times(cells: Sequence[tuple[str, str]], column: object) -> list[float]
     best = max(counts, key=lambda name: counts[name])
     times = _parsed(parsers[best], places)
     for other in (y for x, y in AMBIGUOUS if x == best):
-        if len(others := _parsed(parsers[other], places)) == len(times) > 0:
+        if len(swapped := _parsed(parsers[other], places)) == len(times) > 0:
             text, place = next(iter(places.items()))
             problem = f"{text!r} may start with the day or the month (data.time = {column!r})"
             raise BadInput(f"{place}: {problem}; write the dates of the column as 2024-03-31")
-        best, times = (other, others) if len(others) > len(times) else (best, times)
+        best, times = (other, swapped) if len(swapped) > len(times) else (best, times)
     for text, place in places.items():
         if text not in times:
             problem = f"{text!r} is not {_described(best if times else 'an ISO date')}" if text else "the time is empty"

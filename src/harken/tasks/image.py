@@ -55,8 +55,8 @@ class ImageTask(
         self, settings: ImageTaskSettings, data: ImageData, model: ModelSettings, *, batch: int, seed: int
     ) -> None:
         self.set_targets(data.processor.labels, "label", settings.metric)
-        others = {"kind", "metric", "class_weights", "label_smoothing"}
-        augmentation = Augmentation(**settings.model_dump(exclude=others))
+        excluded = {"kind", "metric", "class_weights", "label_smoothing"}
+        augmentation = Augmentation(**settings.model_dump(exclude=excluded))
         n_patches = model.n_tokens(data.processor.image_size)
         batches = ImageBatches(data.train, batch, n_patches=n_patches, augmentation=augmentation, seed=seed)
         self.set_up(settings, data, batches, batches.rows * n_patches)
