@@ -119,13 +119,21 @@ def test_what_has_no_folds_is_refused_before_the_first_run(table, tmp_path, fold
     assert not (tmp_path / "folds").exists()
 
 
-def test_the_training_time_is_divided_among_the_runs(table, monkeypatch, tmp_path):
+def test_the_training_time_is_divided_and_all_runs_have_the_steps_of_the_first(table, monkeypatch, tmp_path, finished):
     trained = []
-    monkeypatch.setattr(
-        "harken.experiments.cross_validation.train",
-        lambda what, settings, **_: trained.append(settings) or pytest.skip("the first settings are enough"),
-    )
-    try:
-        cross_validate(table, 4, out=tmp_path / "folds", settings={"train.minutes": 10})
-    except pytest.skip.Exception:
-        assert trained == [{"train.minutes": 2.0, "data.fold": "1/4"}]
+    run = finished[0].final
+    monkeypatch.setattr(run, "facts", load(finished[0].folder / "fold-1").facts)
+
+    def fake_train(what, settings, out, **_):
+        trained.append((out.name, settings))
+        return run
+
+    monkeypatch.setattr("harken.experiments.cross_validation.train", fake_train)
+    monkeypatch.setattr("harken.experiments.cross_validation._write_predictions", lambda *_: [])
+    cross_validate(table, 3, out=tmp_path / "folds", settings={"train.minutes": 10})
+    assert trained == [
+        ("fold-1", {"train.minutes": 2.5, "data.fold": "1/3"}),
+        ("fold-2", {"train.steps": 2, "data.fold": "2/3"}),
+        ("fold-3", {"train.steps": 2, "data.fold": "3/3"}),
+        ("final", {"train.steps": 2, "data.test": 0.0}),
+    ]

@@ -20,7 +20,7 @@ def label_warnings(labels: Iterable[str], unit: str = "examples") -> Iterator[st
     for label in counts:
         groups.setdefault(_canonical(label), []).append(label)
     if similar := [" and ".join(_counted(label, counts) for label in group) for group in groups.values() if group[1:]]:
-        fix = "make them equal in the file if they mean the same"
+        fix = "make them equal if they mean the same"
         yield f"labels that differ only in case, blanks or number format: {_listed(similar)}; {fix}"
     if rare := [_counted(label, counts) for label, count in reversed(counts.most_common()) if count < MIN_EXAMPLES]:
         yield f"labels with fewer than {MIN_EXAMPLES} {unit}: {_listed(rare)}; add examples, or merge them with others"

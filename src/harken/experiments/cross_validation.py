@@ -96,9 +96,13 @@ def cross_validate(
     plan = _plan(str(what), n_folds, dict(settings or {}), listen)
     folder = _folder(plan, out, resume=resume, force=force)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / RESULTS, json.dumps(plan.facts(), ensure_ascii=False, indent=1))
-    runs = []
+    planned = plan.facts()
+    write_atomic(folder / RESULTS, json.dumps(planned, ensure_ascii=False, indent=1))
+    runs = list[Run]()
     for number in range(1, n_folds + 1):
+        if runs and "train.minutes" in plan.settings:  # as many steps as in the first fold, which measured their time
+            timed = {name: value for name, value in plan.settings.items() if name != "train.minutes"}
+            plan = plan._replace(settings=timed | {"train.steps": runs[0].recipe.train.steps})
         run = _train(plan, folder / f"fold-{number}", {"data.fold": f"{number}/{n_folds}"}, _quiet(listen, number))
         if "test" not in run.metrics:
             raise BadInput(f"{what}: fold {number} of {n_folds} has no test examples; use fewer folds")
@@ -111,7 +115,7 @@ def cross_validate(
     metrics = {name: _mean(name, numbers, runs[0]) for name, numbers in values.items()}
     primary = str(runs[0].facts["protocol"]["test"].get("primary_metric", "loss"))
     outcome = CrossValidation(folder, metrics, _mean_baselines(runs), primary, final)
-    write_atomic(folder / RESULTS, json.dumps(plan.facts() | outcome.facts(), ensure_ascii=False, indent=1))
+    write_atomic(folder / RESULTS, json.dumps(planned | outcome.facts(), ensure_ascii=False, indent=1))
     return outcome
 
 
