@@ -44,7 +44,7 @@ def draw_stratified(strata: Iterable[list[T]], key: Callable[[T], str], split: s
     return drawn
 
 
-# --- groups, times and folds ---------------------------------------------------------------------------------------
+# --- groups, times and folds ------------------------------------------------------------------------------------------
 
 
 class Fold(NamedTuple):
@@ -106,7 +106,7 @@ def draw_stratified_units(units: Sequence[Unit], fraction: float) -> list[Unit]:
     """
     totals = count_labels(units)
     missing = {label: fraction * count for label, count in totals.items()}
-    left, drawn = Counter({label: sum(label in unit.labels for unit in units) for label in totals}), list[Unit]()
+    left, drawn = Counter(label for unit in units for label in unit.labels), list[Unit]()
     for unit in units:
         closer = sum(abs(missing[k] - n) - abs(missing[k]) for k, n in unit.labels.items()) < 0
         if closer and all(left[label] > 1 for label in unit.labels):
@@ -162,7 +162,10 @@ def _without_only_labels(folds: Sequence[Sequence[Unit]], index: int) -> list[Un
 
 def count_labels(units: Sequence[Unit]) -> Counter[str]:
     """The number of examples of each label."""
-    return sum((unit.labels for unit in units), Counter[str]())
+    totals = Counter[str]()
+    for unit in units:
+        totals.update(unit.labels)
+    return totals
 
 
 def draw_units(

@@ -161,8 +161,12 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
     def draw_held_out(self, members: Sequence[Member], files: Iterable[str], unit: str) -> dict[str, list[Unit]]:
         """The held-out units of each split without files: by group, by time, or a fold."""
         values = {split: getattr(self, split) for split in ("valid", "test") if split not in files}
+        fold, by_time = self.test_fold, self.split_columns[1] is not None
+        if "test" not in values and (fold is not None or (by_time and not values)):
+            setting = f"data.time={self.split_columns[1]}" if by_time else f"data.fold={self.fold}"
+            raise BadSetting(f"{setting}: the data has a test file, so nothing is left to split; remove the setting")
         fractions = {split: check_fraction(split, value, unit) for split, value in values.items()}
-        return draw_units(build_units(members), fractions, self.test_fold, by_time=self.split_columns[1] is not None)
+        return draw_units(build_units(members), fractions, fold, by_time=by_time)
 
     def describe_split(self, files: Iterable[str]) -> str:
         """How the splits were chosen, in one line."""
@@ -293,7 +297,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         splits = {s: self.encode_examples(examples[s], processor) for s in ("valid", "test") if examples.get(s)}
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
-                listen("notice", text=f"data.{split}: too few examples to hold out a split")
+                few = "examples" if self.split_columns[0] is None else "groups"
+                listen("notice", text=f"data.{split}: too few {few} to hold out a split")
         return self.dataset_class(self, processor, encoded, splits, digest, split_by=self.describe_split(files))
 
     def load_split(

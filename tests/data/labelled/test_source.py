@@ -412,6 +412,21 @@ def test_an_unreadable_time_names_its_line(tmp_path):
         load(path, **VISITS, time="date")
 
 
+def test_a_fold_of_data_with_a_test_file_is_refused(tmp_path):
+    write_reviews(tmp_path, 60, "train.csv")
+    write_reviews(tmp_path, 9, "test.csv")
+    with pytest.raises(BadSetting, match=r"data\.fold=1/5: the data has a test file"):
+        load(tmp_path, fold="1/5")
+
+
+def test_too_few_groups_for_a_split_are_reported(tmp_path):
+    rows, notices = [f"{sentence(n)},only one,{'ab'[n % 2]}" for n in range(60)], []
+    path = write_table(tmp_path, ["note,patient,label", *rows])
+    data = load(path, notices, **VISITS, group="patient")
+    assert not data.splits
+    assert "data.test: too few groups to hold out a split" in notices
+
+
 def test_a_label_of_the_newest_rows_alone_is_refused_by_time(tmp_path):
     path = write_visits(tmp_path)
     path.write_text(path.read_text() + "one more;patient 1;01.01.2030;c\n")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from harken.data.duplicates import NearDuplicates
+from harken.data.duplicates import MAX_SHOWN, MAX_TEXT, NearDuplicates
 from harken.data.partition import MAX_HELD_OUT, Member, split_hash, split_rank
 from harken.data.source import Processor
 from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
@@ -216,7 +216,9 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         groups = read_groups(all_files, self.group, set(chain.from_iterable(held_out.values())))
         splits = {split: self._encode_held_out(texts, tokenizer, groups) for split, texts in held_out.items()}
         warnings = (file.column_warning() for file in all_files)
-        notices = self._notices(skipped, n_excluded, n_too_long, splits)
+        dropped = (s for s, _ in _read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
+        examples = ", ".join(f"{source[:MAX_TEXT]!r}" for source in islice(dropped, MAX_SHOWN))
+        notices = self._notices(skipped, n_excluded, examples, n_too_long, splits)
         for text in filter(None, [*warnings, *notices, *near.notices()]):
             listen("notice", text=text)
         data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
@@ -267,12 +269,14 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         drawn = {s: _references_by_source(p for p in pairs if p[0] in some) for s, some in chosen.items()}
         return drawn, len(pairs), sum(split_hash(source) in excluded for source, _ in pairs)
 
-    def _notices(self, skipped: SkippedRows, n_excluded: int, n_long: int, splits: dict[str, Pairs]) -> Iterator[str]:
-        """Warnings about the data, one line each."""
+    def _notices(
+        self, skipped: SkippedRows, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]
+    ) -> Iterator[str]:
+        """Warnings about the data, one line each; `excluded` names training pairs that were dropped."""
         if skipped.count:
             yield str(skipped)
         if n_excluded:
-            yield f"training pairs dropped because their source is in a held-out split: {n_excluded:,}"
+            yield f"training pairs dropped because their source is in a held-out split: {n_excluded:,} ({excluded})"
         if n_long:
             yield f"training pairs dropped because a side exceeds data.max_length={self.max_length}: {n_long:,}"
         sources = [pairs.sources for pairs in splits.values()]
