@@ -3,13 +3,15 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from .detect.preview import ColumnStats
 from .targets import is_finite
 
 MIN_EXAMPLES = 5  # with fewer, a label is hardly learned, and a split may have none
 SEPARATORS = (";", "|", ",", "/")  # in the order in which they are tried
 MIN_SHARED = 0.8  # fraction of the cells with a separator whose parts occur in other cells too
+MAX_ROWS = 2000  # of a table in which several labels per cell are searched
 MAX_SHOWN = 8  # labels or groups of them in a warning
 
 
@@ -45,6 +47,15 @@ def separator_notice(cells: Iterable[str]) -> str:
         return ""
     separator, cell = suggestion
     return f"labels such as {cell!r} look like several labels in one cell; to split them: data.separator='{separator}'"
+
+
+def several_labels_hint(rows: Sequence[Sequence[str]], columns: Iterable[ColumnStats]) -> str:
+    """How to train on a column of a table without labels whose cells look like several labels; else ""."""
+    for column in columns:
+        if suggestion := suggest_separator(row[column.index].strip() for row in rows[:MAX_ROWS]):
+            settings = f"data.label={column.ref} data.separator='{suggestion[0]}'"
+            return f"; if {column} holds several labels per row: {settings}"
+    return ""
 
 
 def _canonical(label: str) -> str:

@@ -469,3 +469,17 @@ def test_a_split_that_is_impossible_is_refused(tmp_path, extra, message):
     extra = {name: str(tmp_path / value) if name == "test" else value for name, value in extra.items()}
     with pytest.raises((BadInput, BadSetting), match=message):
         load(path, **VISITS | extra)
+
+
+def test_many_combinations_of_labels_are_detected_as_pairs_with_the_settings_that_read_them(tmp_path):
+    names = [f"tag{k}" for k in range(8)]
+    rows = [f"{sentence(n)},{';'.join(name for k, name in enumerate(names) if n * 37 >> k & 1)}" for n in range(1, 240)]
+    path = write_table(tmp_path, ["text,tags", *rows])
+    detection = detect_kind(path)
+    assert detection.kind == "pairs"
+    assert detection.reason.endswith(
+        "; if column 'tags' holds several labels per row: data.label=tags data.separator=';'"
+    )
+    data = load(path, label="tags", separator=";")
+    assert data.processor.labels == names
+    assert data.train.rows[0].texts[0] == sentence(int(data.train.rows[0].texts[0].split()[-1]))

@@ -152,6 +152,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         if text is None or label is None:
             detection = detect_kind(self._column_file(path))
             text = detection.settings.get("data.text") if text is None else text
+            sides = [detection.settings.get(f"data.{side}") for side in ("source", "target")]
+            if text is None and label in sides:  # detected as pairs: the label is one of two columns of text
+                text = sides[1 - sides.index(label)]
             label = detection.settings.get("data.label") if label is None else label
             if text is None or label is None:
                 hint = "name the columns: data.text=... data.label=..."
