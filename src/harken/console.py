@@ -14,7 +14,13 @@ import click
 from harken.errors import BadInput
 from harken.events import OverflowSum
 from harken.experiments.report import verdict
-from harken.experiments.report.formatting import VALIDATION_METRICS, format_duration, format_number, format_quantity
+from harken.experiments.report.formatting import (
+    VALIDATION_METRICS,
+    display_name,
+    format_duration,
+    format_number,
+    format_quantity,
+)
 from harken.experiments.report.verdict import Facts, nested
 
 if TYPE_CHECKING:
@@ -192,7 +198,14 @@ class ConsoleListener(OverflowSum):
         if (references := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
             held += f"; references per held-out source: {format_number(references)} on average"
         self.line(f"  data    {counts} {unit} ({facts.get('summary') or _vocabulary_text(facts)}){held}")
+        if facts.get("split"):
+            self.line(f"  split   {facts['split']}")
         self.line(f"  model   {format_quantity(parameters, 'count')} weights")
+
+    def _fold(self, number: int, n_folds: int, metrics: Mapping[str, float]) -> None:
+        self._stop_progress()
+        shown = ", ".join(f"{display_name(name)} {format_metric(value)}" for name, value in metrics.items())
+        self.line(f"  fold    {number} of {n_folds}: {shown}")
 
     def _measure(self) -> None:
         self._stop_progress()
@@ -319,6 +332,18 @@ def evaluation_lines(facts: Facts) -> list[str]:
         return [*lines, f"  audit   {warning}"]
     lines += [f"  verdict {verdict.run_verdict(facts)[0]}"] if facts["metrics"] else []
     return [*lines, f"  audit   {facts['audit']['summary']}"]
+
+
+def fold_lines(metrics: Mapping[str, Facts], baseline: Mapping[str, Mapping[str, float]], n_folds: int) -> list[str]:
+    """The mean of each metric over the folds with its interval, and the mean baselines."""
+    rows = [
+        [display_name(name), format_metric(x["mean"]), f"{format_metric(x['low'])} to {format_metric(x['high'])}"]
+        for name, x in metrics.items()
+    ]
+    lines = [f"  folds   mean of {n_folds} folds, 95 % interval corrected for overlapping training data"]
+    lines += [f"          {line}" for line in columns(rows)]
+    means = [(f"baseline: {name}", row) for name, row in baseline.items()]
+    return lines + [f"          {line}" for line in (align_metrics(means) if means else [])]
 
 
 def format_metric(value: object) -> str:

@@ -347,3 +347,14 @@ def test_the_kind_of_a_file_in_another_encoding_is_detected(tmp_path):
 
 def test_the_encoding_of_matrices_is_not_that_of_a_text():
     assert choose("maths:transposition", {"data.encoding": "P10"}).recipe.data.encoding == "P10"
+
+
+def test_a_group_of_a_table_with_texts_decides_the_split_and_of_another_table_the_sets(tmp_path):
+    rows = [f"c{n // 4},{n * 7 % 11},{n % 7},{'near' if n // 4 % 2 else 'far'}" for n in range(200)]
+    Path("sets.csv").write_text("cloud,x,y,where\n" + "\n".join(rows))
+    rows = [f"c{n % 9},{n % 50},the text has number {n},{'ab'[n % 2]}" for n in range(200)]
+    Path("texts.csv").write_text("customer,age,note,label\n" + "\n".join(rows))
+    settings = {"data.group": "cloud", "data.label": "where"}
+    assert choose("sets.csv", settings).recipe.data.kind == "sets"
+    texts = choose("texts.csv", {"data.group": "customer"}).recipe.data
+    assert (texts.kind, texts.group) == ("table", "customer")

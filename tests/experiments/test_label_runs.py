@@ -141,3 +141,45 @@ def test_a_table_with_labels_gets_the_labels_recipe_of_its_model(tables, model):
     assert (choice.recipe.data.text, choice.recipe.data.label) == ("text", "label")
     assert choice.recipe.model.kind == model
     assert choice.recipe.data.max_length <= (choice.recipe.model.context if model in ("bert", "gpt") else 10**9)
+
+
+# --- several labels, splits by column ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory) -> harken.Run:
+    """A run on texts with several labels."""
+    folder = tmp_path_factory.mktemp("topics")
+    names = ("news", "sport", "music")
+    lines = [[name for k, name in enumerate(names) if n % (k + 2) == 0] for n in range(200)]
+    table = [(" ".join([*labels, WORDS[n % 8], str(n)]), ";".join(labels)) for n, labels in enumerate(lines)]
+    with (folder / "topics.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "label"], *table])
+    settings = {**model_settings("bert"), "data.label": "label", "data.separator": ";", "data.valid": 0.3}
+    return harken.train(folder / "topics.csv", out=folder / "run", settings={**settings, "train.steps": 6})
+
+
+def test_thresholds_are_saved_with_the_run_and_used_by_classify_and_eval(topics):
+    thresholds = topics.facts["thresholds"]
+    assert set(thresholds) == {"news", "sport", "music"}
+    assert set(thresholds.values()) != {0.5}
+    run = harken.load(topics.path)
+    for score in run.classify("sport music red 7"):
+        assert score["predicted"] == (score["probability"] > thresholds[score["label"]])
+    score, baseline = run.evaluate("test")
+    assert score.metrics == pytest.approx(topics.metrics["test"])
+    assert score.protocol["thresholds"] == "chosen on valid"
+    assert {"f1", "f1_micro"} <= set(baseline["bag of words"])
+
+
+def test_a_split_by_group_is_in_the_report_and_in_the_facts(tables, tmp_path):
+    table = [(n, text, label) for n, (text, label, _) in enumerate(rows())]
+    with (tmp_path / "groups.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["number", "text", "label"], *((f"g{n % 30}", t, label) for n, t, label in table)])
+    settings = {**model_settings("bert"), "data.group": "number", "train.steps": 2}
+    run = harken.train(tmp_path / "groups.csv", out=tmp_path / "run", settings=settings)
+    assert "rows with the same 'number' are in one split" in run.facts["data"]["split"]
+    assert "rows with the same &#x27;number&#x27; are in one split" in (run.path / "report.html").read_text()
+    assert run.facts["protocol"]["test"]["most_frequent_label"].startswith("'")
+    score, _ = run.evaluate(data=str(tables / "other.csv"))
+    assert score.n_examples == 50

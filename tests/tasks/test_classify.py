@@ -15,6 +15,7 @@ from harken.models.heads import BERTHeadSettings, LSTMHeadSettings
 from harken.tasks.baselines.linear import bag_of_words
 from harken.tasks.classify import ClassifySettings, predict
 from harken.tasks.label_task import LabelTask
+from harken.tasks.metrics.labels import best_thresholds
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 TINY = {"d": 16, "layers": 1, "heads": 2, "dropout": 0.0}
@@ -113,7 +114,7 @@ def test_a_recurrent_model_trains_on_padded_rows(tmp_path):
     [
         ("label", {"loss", "accuracy", "f1", "matthews"}, "accuracy"),
         ("number", {"loss", "pearson", "spearman"}, "pearson"),
-        ("multilabel", {"loss", "accuracy", "f1"}, "f1"),
+        ("multilabel", {"loss", "accuracy", "f1", "f1_micro"}, "f1"),
     ],
 )
 def test_metrics_depend_on_the_target_type_and_the_training_mode_is_restored(
@@ -206,3 +207,52 @@ def test_macro_f1_is_over_the_labels_that_occur_as_in_scikit_learn():
     y = torch.nn.functional.one_hot(torch.from_numpy(predictions), 5).float()
     expected = f1_score(targets, predictions, average="macro", zero_division=0)
     assert task.metrics(y, targets)["f1"] == pytest.approx(expected)
+
+
+def test_micro_and_macro_f1_of_several_labels_are_those_of_scikit_learn():
+    task, rng = LabelTask(), np.random.default_rng(0)
+    task.set_targets(["a", "b", "c", "d"], "multilabel", "auto")
+    y, targets = torch.from_numpy(rng.normal(size=(50, 4))), (rng.random((50, 4)) < 0.3).astype(np.float32)
+    y[:, 3], targets[:, 3] = -1, 0  # occurs nowhere
+    metrics = task.metrics(y, targets)
+    for average, name in (("macro", "f1"), ("micro", "f1_micro")):
+        expected = f1_score(targets, (y > 0).numpy(), average=average, zero_division=np.nan)
+        assert metrics[name] == pytest.approx(expected)
+
+
+def test_thresholds_have_the_highest_f1_on_the_validation_split(tmp_path):
+    data = load(tmp_path, "multilabel", valid=0.4)
+    task, model = bind(data), build(data)
+    plain = task.evaluate(model, "valid")
+    assert plain.protocol["thresholds"] == "0.5"
+    thresholds = task.choose_thresholds(model)
+    assert set(thresholds) == {"a", "b"}
+    texts = data.splits["valid"].texts
+    p, targets = predict(model, texts).double().sigmoid().numpy(), texts.targets > 0.5
+    for n, label in enumerate(["a", "b"]):
+        candidates = np.unique([0.5, 0.0, *p[:, n]])
+        best = max(f1_score(targets[:, n], p[:, n] > cut, zero_division=0) for cut in candidates)
+        assert f1_score(targets[:, n], p[:, n] > thresholds[label], zero_division=0) == pytest.approx(best)
+    score = task.evaluate(model, "valid")
+    assert score.protocol["thresholds"] == "chosen on valid"
+    assert score.metrics["f1"] > plain.metrics["f1"]
+    other = bind(data)
+    other.use_thresholds(thresholds)
+    assert other.evaluate(model, "valid").metrics == score.metrics
+
+
+def test_a_threshold_is_one_half_if_no_other_is_better_or_positives_are_few():
+    p = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.3], [0.2, 0.4]])
+    targets = np.array([[1, 0], [1, 0], [0, 1], [0, 1]])
+    assert best_thresholds(targets, p) == [0.5, 0.25]
+    assert best_thresholds(targets, p, 5) == [0.5, 0.5]
+
+
+def test_labels_without_examples_in_the_split_are_listed_apart():
+    task = LabelTask()
+    task.set_targets(["a", "b", "c"], "label", "auto")
+    y = torch.tensor([[1.0, 0, 0], [0, 0, 1], [1, 0, 0]])
+    score = task.score(y, np.array([0, 0, 0]))
+    assert set(score.parts) == {"a"}
+    assert score.protocol["labels_without_examples"] == "2 ('b', 'c')"
+    assert score.protocol["most_frequent_label"] == "'a' (100.0%)"

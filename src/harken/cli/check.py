@@ -1,5 +1,6 @@
 """harken check DATA|RECIPE, harken check --settings KIND"""
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,9 @@ from . import json_option, print_json, reject_options
 if TYPE_CHECKING:
     from harken.data.detect.detection import Detection
     from harken.recipe import Recipe
+
+
+MIN_EXAMPLES = 500  # with fewer, cross-validation is recommended
 
 
 @click.command()
@@ -53,6 +57,20 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     why = "" if cost["timed"] else "; counted from the sizes of the weights, as timing some steps would take too long"
     click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}{why}")
+    if advice := _folds_advice(what, recipe, int(cost["examples"])):
+        click.echo(advice)
+
+
+def _folds_advice(what: str, recipe: "Recipe", n_examples: int) -> str:
+    """The recommendation to cross-validate a small data set of which a fraction is the test split; else ""."""
+    from harken.data.split import FileSource
+
+    data = recipe.data
+    suitable = isinstance(data, FileSource) and not isinstance(data.test, str) and data.split_columns[1] is None
+    if not suitable or data.fold is not None or not 0 < n_examples < MIN_EXAMPLES:
+        return ""
+    test = f"{n_examples:,} examples make a small test split, and its metrics are uncertain"
+    return f"{test}; cross-validation tests on all of them: harken train {quote(what)} --folds 5"
 
 
 def _detection_lines(what: str, guess: "Detection | None", kind: str) -> list[str]:

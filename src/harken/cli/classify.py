@@ -137,9 +137,12 @@ def _with_columns(answer: Answer, columns: dict[str, str]) -> Answer:
 
 
 def _format_labels(answer: Answer, count: int | None) -> str:
+    """The first labels, and all that are predicted; an asterisk marks those of several labels above their threshold."""
     if answer["labels"] is None:
         return null_line(answer)
+    n_predicted = sum(each.get("predicted", False) for each in answer["labels"])
     return "  ".join(
-        f"{each['value']:.4g} {each['label']}" if "value" in each else f"{each['probability']:.3f} {each['label']}"
-        for each in answer["labels"][:count]
+        (f"{each['value']:.4g}" if "value" in each else f"{each['probability']:.3f}")
+        + f" {each['label']}{'*' * each.get('predicted', False)}"
+        for each in answer["labels"][: count and max(count, n_predicted)]
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harken.console import ConsoleListener, cost_line, evaluation_lines, main_split
+from harken.console import ConsoleListener, cost_line, evaluation_lines, fold_lines, main_split
 from harken.errors import HarkenError
 from harken.experiments.report.verdict import audit_warning
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 @click.option("--minutes", type=float, help="Training time in minutes, without set-up.")
 @click.option("--resume", is_flag=True, help="Resume from the last checkpoint.")
 @click.option("--force", is_flag=True, help="Overwrite the run folder of --out.")
+@click.option(
+    "--folds", type=int, metavar="N", help="Cross-validation: train on N folds and on all data, which share the time."
+)
 @click.option("--show", "show_", is_flag=True, help="Print the recipe with the origin of each value; train nothing.")
 @json_option
 def train(
@@ -31,14 +34,16 @@ def train(
     settings: tuple[str, ...],
     out: str | None,
     minutes: float | None,
-    resume: bool,
-    force: bool,
+    folds: int | None,
     show_: bool,
     json_: bool,
+    **existing: bool,
 ) -> None:
     """Train a model on DATA (a file, a folder, - for stdin, a name that `harken data` lists) or with a RECIPE.
 
     With --resume, continue an unfinished RUN.
+
+    With --folds, a small table is cross-validated: every row is in one of N test splits.
     """
     from harken.recipe import check_initial_weights, parse_override
 
@@ -47,18 +52,28 @@ def train(
         check_initial_weights(path, value)
     with ConsoleListener(to_stderr=json_) as listener:
         if show_:
-            reject_options("with --show", "out", "resume", "force")
+            reject_options("with --show", "out", "resume", "force", "folds")
             budget = {} if minutes is None else {"train.minutes": minutes}
             return _print_recipe(what, overrides | budget, listener)
+        if folds is not None:
+            overrides |= {} if minutes is None else {"train.minutes": minutes}
+            return _cross_validate(what, folds, out, overrides, existing, listener)
+        from harken.experiments.train import FolderOptions
         from harken.experiments.train import train as train_
         from harken.training.parallel import is_first_process
 
-        run = train_(what, out=out, minutes=minutes, resume=resume, force=force, settings=overrides, listen=listener)
+        options: FolderOptions = {"resume": existing["resume"], "force": existing["force"]}
+        run = train_(what, out=out, minutes=minutes, settings=overrides, listen=listener, **options)
     if not is_first_process():
         return
     if json_:
         print_json(run_summary(run))
         return _fail_if_unsound(run)
+    _print_run(run)
+
+
+def _print_run(run: "Run") -> None:
+    """Print the evaluation, the cost and the next step; fail if the run is unsound."""
     from harken.run_folder import read_json
 
     for line in evaluation_lines(run.facts):
@@ -69,6 +84,32 @@ def train(
     example = run.family.example if run.verb == "generate" else run.facts.get("example", run.family.example)
     file = "my.txt " * (run.verb == "ask")
     click.echo(f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}")
+
+
+def _cross_validate(
+    what: str,
+    folds: int,
+    out: str | None,
+    overrides: dict[str, object],
+    existing: dict[str, bool],
+    listen: ConsoleListener,
+) -> None:
+    from harken.experiments.cross_validation import cross_validate
+
+    outcome = cross_validate(what, folds, out=out, settings=overrides, listen=listen, **existing)
+    if listen.to_stderr:
+        predictions = outcome.predictions and str(outcome.predictions)
+        paths = {"run": str(outcome.final.path), "predictions": predictions}
+        return print_json({**outcome.facts(), "n_folds": folds, **paths})
+    for line in fold_lines(outcome.metrics, outcome.baseline, folds):
+        click.echo(line)
+    if outcome.predictions:
+        click.echo(f"  rows    {outcome.predictions} (the prediction for every row, by a model that did not see it)")
+    run = outcome.final
+    click.echo(f"  run     {run.path} (trained on all data, except the validation fraction)")
+    click.echo(
+        f"  next    harken {run.verb} {quote(str(run.path))} {quote(run.facts.get('example', run.family.example))}"
+    )
 
 
 def _fail_if_unsound(run: "Run") -> None:

@@ -1,38 +1,31 @@
-"""Splitting of every kind of data into train, valid and test: by file name, or by a hash of each example.
-
-The hash depends only on an example's key, so adding rows moves no example between splits, and all examples with one key
-belong to one split.
-"""
+"""Splitting of every kind of data into train, valid and test: by file name, or as partition.py draws examples."""
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import Field
 
 from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
 from harken.files import sha256_of
 from harken.suggestions import similar_path
 
 from .detect import preview
-from .tables.read import SkippedRows
-from .tables.text_file import text_file
+from .duplicates import Identity, conflict_notice, duplicate_notices
+from .label_warnings import label_warnings
+from .partition import MAX_HELD_OUT, Fold, Member, Unit, build_units, check_fraction, draw_units, split_hash, split_rank
+from .tables.text_file import notify_unread
 
 SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
-LABELS_FILE = "labels.json"
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-LabelList = Annotated[list[str], Field(min_length=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+Column = int | str | None
 T = TypeVar("T")
 SplitT = TypeVar("SplitT", bound=Sized)  # the encoded examples of a split
 ExampleT = TypeVar("ExampleT")
-MAX_HELD_OUT = 3000  # examples per split drawn by a fraction; more would cost time and add little precision
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -71,86 +64,7 @@ def files_sha256(paths: Iterable[Path], expected: str | None, name: str) -> str:
     return digest.hexdigest()
 
 
-def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, listen: Listener) -> None:
-    """Report the skipped rows; raises if a file has no rows, or fewer than were skipped."""
-    if not skipped.count + n_rows:
-        raise BadInput(f"{path}: has no rows of data; add rows, or check the file")
-    if skipped.count > n_rows:
-        problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows are skipped: {skipped.what}"
-        raise BadInput(f"{path}: {problem} ({skipped.first[0]}); check {settings}, or fix the file")
-    if skipped.count:
-        listen("notice", text=str(skipped))
-
-
-def notify_unread(paths: Iterable[Path], encoding: str | None, listen: Listener) -> None:
-    """Report the parts of these files that are not read, such as other sheets of a workbook."""
-    for path in paths:
-        if path.is_file() and (notice := text_file(path, encoding).notice):
-            listen("notice", text=notice)
-
-
-# --- draw by hash -----------------------------------------------------------------------------------------------------
-
-
-def split_hash(key: str) -> int:
-    """64-bit hash that decides the split of an example."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8, person=b"harken pairs").digest(), "big")
-
-
-def split_rank(split: str, hash_value: int) -> int:
-    """Position in the order in which a split takes hashes: test from the low end, valid from the high end."""
-    return hash_value if split == "test" else 2**64 - 1 - hash_value
-
-
-def check_fraction(split: str, fraction: str | float, unit: str) -> float:
-    if isinstance(fraction, str) or not 0 <= fraction < 1:
-        raise BadSetting(f"data.{split} = {fraction}: the fraction of held-out {unit} must be at least 0 and below 1")
-    return float(fraction)
-
-
-def draw_stratified(strata: Iterable[list[T]], key: Callable[[T], str], split: str, fraction: float) -> list[T]:
-    """A fraction of every stratum by hash; at least one item of each stratum stays in train."""
-    drawn: list[T] = []
-    for stratum in strata:
-        ordered = sorted(stratum, key=lambda item: split_hash(key(item)), reverse=split == "valid")
-        drawn += ordered[: min(round(fraction * len(ordered)), len(ordered) - 1)]
-    return drawn
-
-
 # --- settings and data ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class SavedProcessor:
-    """Base of the processors with fields: a run folder has their tokenizers in files, the other fields in labels.json.
-
-    If there is only one other field, labels.json is its value.
-    """
-
-    def files(self) -> dict[str, bytes]:
-        """The files of the run folder from which the processor can be loaded."""
-        files, values = dict[str, bytes](), dict[str, object]()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Processor):
-                files |= value.files()
-            else:
-                values[field.name] = value
-        content = values if len(values) > 1 else next(iter(values.values()))
-        return files | {LABELS_FILE: json.dumps(content, ensure_ascii=False).encode()}
-
-    @classmethod
-    def load(cls, folder: Path, **tokenizers: Processor) -> Self:
-        """The processor of a run folder, given its tokenizers; labels.json must match the other fields."""
-        in_file = [field for field in fields(cls) if field.name not in tokenizers]
-        schema: Any = {f.name: (f.type, ... if f.default is MISSING else f.default) for f in in_file}
-        try:
-            content = json.loads((folder / LABELS_FILE).read_bytes())
-            values = content if len(in_file) > 1 else {in_file[0].name: content}
-            return cls(**dict(create_model("Strict", __config__=STRICT, **schema).model_validate(values)), **tokenizers)
-        except (OSError, ValueError, RecursionError):
-            problem = "cannot read the processor: missing or invalid"
-            raise BadRun(f"{folder / LABELS_FILE}: {problem}; restore it from a copy, or train again") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +77,7 @@ class SplitData(Generic[ProcessorT, SplitT]):
     splits: dict[str, SplitT]  # valid and test, as far as they exist
     sha256: str
     has_train: bool = True  # False: the training data is missing, and `train` holds an evaluated split instead
+    split_by: str = ""  # how the splits were chosen
 
     @property
     def vocab(self) -> Vocab:
@@ -182,7 +97,13 @@ class SplitData(Generic[ProcessorT, SplitT]):
         parts: dict[str, Any] = self.parts
         counts = {name: part.facts() for name, part in parts.items()}
         by_split = {key: {name: counts[name][key] for name in parts} for key in counts["train"]}
-        return {**by_split, "unit": next(iter(by_split)), **self._facts(), "sha256": self.sha256}
+        return {
+            **by_split,
+            "unit": next(iter(by_split)),
+            **self._facts(),
+            "split": self.split_by,
+            "sha256": self.sha256,
+        }
 
     def _facts(self) -> dict[str, object]:
         raise NotImplementedError
@@ -193,6 +114,7 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
 
     dataset_class: ClassVar[type[Any]]
     processor_class: ClassVar[type[Any]]
+    drawn_by: ClassVar[str] = "fractions by a hash of each example"  # how splits without files are drawn
 
     path: str | None = Field(None, description="file or folder; files named train, valid, test are the splits")
     train: str | None = Field(None, description="training file or folder, instead of path")
@@ -202,7 +124,47 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
     )
     examples: int | None = Field(None, ge=1, description="number of training examples to use; none: all")
     encoding: Encoding = None
+    fold: str | None = Field(None, description="2/5: the test split is fold 2 of 5 of a cross-validation")
     sha256: str | None = Field(None, description="SHA-256 of the files; training refuses other files")
+
+    @property
+    def split_columns(self) -> tuple[Column, Column]:
+        """The columns of the groups and of the times that decide the split, if they are set."""
+        return None, None
+
+    @property
+    def test_fold(self) -> Fold | None:
+        """The fold that is the test split; None without cross-validation."""
+        if self.fold is None:
+            return None
+        match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", self.fold)
+        if not match or not max(2, int(match[1])) <= int(match[2]):
+            raise BadSetting(f"data.fold={self.fold}: expected a fold and the number of folds, such as 2/5")
+        if isinstance(self.test, str) or self.split_columns[1] is not None:
+            other = "data.time" if isinstance(self.test, float) else "a test file"
+            raise BadSetting(f"data.fold={self.fold}: a fold is drawn at random, which does not go with {other}")
+        return Fold(int(match[1]), int(match[2]))
+
+    def draw_held_out(self, members: Sequence[Member], files: Iterable[str], unit: str) -> dict[str, list[Unit]]:
+        """The held-out units of each split without files: by group, by time, or a fold."""
+        values = {split: getattr(self, split) for split in ("valid", "test") if split not in files}
+        fold, by_time = self.test_fold, self.split_columns[1] is not None
+        if "test" not in values and (fold is not None or (by_time and not values)):
+            setting = f"data.time={self.split_columns[1]}" if by_time else f"data.fold={self.fold}"
+            raise BadSetting(f"{setting}: the data has a test file, so nothing is left to split; remove the setting")
+        fractions = {split: check_fraction(split, value, unit) for split, value in values.items()}
+        return draw_units(build_units(members), fractions, fold, by_time=by_time)
+
+    def describe_split(self, files: Iterable[str]) -> str:
+        """How the splits were chosen, in one line."""
+        (group, time), fold = self.split_columns, self.test_fold
+        drawn = {split: f"{getattr(self, split):.3g}" for split in ("valid", "test") if split not in files}
+        if fold is not None:
+            drawn |= {"test": f"fold {fold.number} of {fold.n_folds}"}
+        how = self.drawn_by if time is None else f"by time, the newest of column {time!r} are held out"
+        how += "" if group is None else f"; rows with the same {group!r} are in one split"
+        texts = [f"{split} {drawn.get(split, 'from its file')}" for split in ("valid", "test")]
+        return f"{', '.join(texts)}{f' ({how})' * bool(drawn)}"
 
     @property
     def train_path(self) -> str:
@@ -251,12 +213,36 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """Key that a training example must not share with a held-out one."""
         return self.split_key(example)
 
+    def near_duplicate_key(self, example: ExampleT) -> str:
+        """Key that near-duplicates share; empty if they are not searched."""
+        return ""
+
+    def location(self, example: ExampleT) -> str:
+        """Where the example is, for messages; empty if that is unknown."""
+        return ""
+
+    def labels_of(self, examples: Sequence[ExampleT]) -> list[tuple[str, ...]]:
+        """The labels of each example; empty if they have none."""
+        return [()] * len(examples)
+
+    def group_of(self, example: ExampleT) -> str:
+        """The group of an example, of which all examples are in one split; empty if it has none."""
+        return ""
+
+    def times_of(self, examples: Sequence[ExampleT]) -> list[float] | None:
+        """The time of each example for a split by time; None for other splits."""
+        return None
+
     def has_target(self, example: ExampleT) -> bool:
         """Whether a model can be trained on the example."""
         return True
 
     def as_trained(self, processor: ProcessorT) -> Self:
         """The settings to read other data as the training data was read."""
+        return self
+
+    def without_split(self) -> Self:
+        """The settings to read other data, which is not split and may lack columns that decide the split."""
         return self
 
     def drop_missing(self, examples: dict[str, list[ExampleT]], listen: Listener) -> dict[str, list[ExampleT]]:
@@ -285,11 +271,19 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         notify_unread((path for paths in files.values() for path in paths), self.encoding, listen)
         digest = files_sha256(self._files_read(files, examples), self.sha256, self.train_path)
         examples = self.drop_missing(examples, listen)
-        n_examples, examples["train"] = len(examples["train"]), self._only_in_train(examples)
-        if n_dropped := n_examples - len(examples["train"]):
-            listen("notice", text=f"dropped {n_dropped:,} training examples that also occur in valid or test")
-        examples |= self._draw_splits(examples)
-        train = self._only_in_train(examples)[: self.examples]
+        for text in self._label_notices([e for part in examples.values() for e in part]):
+            listen("notice", text=text)
+        all_train = examples["train"]
+        examples["train"] = self._only_in_train(examples)
+        drawn = self._draw_splits(examples)
+        examples |= drawn
+        remaining = self._only_in_train(examples)
+        train = remaining[: self.examples]
+        used = {id(e) for part in (remaining, *drawn.values()) for e in part}
+        dropped = self._identities(e for e in all_train if id(e) not in used)
+        held_out = {split: self._identities(examples[split]) for split in ("valid", "test") if examples.get(split)}
+        for text in duplicate_notices(self._identities(train), held_out, dropped):
+            listen("notice", text=text)
         empty = BadInput(f"{self.train_path}: no training examples; add more examples")
         if not train:
             raise empty
@@ -300,15 +294,17 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         splits = {s: self.encode_examples(examples[s], processor) for s in ("valid", "test") if examples.get(s)}
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
-                listen("notice", text=f"data.{split}: too few examples to hold out a split")
+                few = "examples" if self.split_columns[0] is None else "groups"
+                listen("notice", text=f"data.{split}: too few {few} to hold out a split")
         report_overflow(listen, *filter(None, map(self.overflow, [encoded, *splits.values()])))
-        return self.dataset_class(self, processor, encoded, splits, digest)
+        return self.dataset_class(self, processor, encoded, splits, digest, split_by=self.describe_split(files))
 
     def load_split(
         self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:
         source, files = self.as_trained(tokenizer), self._paths(Path(path))
-        read = source.drop_missing({split: [e for p in files for e in source.read(p, listen)]}, listen)
+        reader = source.without_split()
+        read = source.drop_missing({split: [e for p in files for e in reader.read(p, listen)]}, listen)
         examples = source.encode_examples(read[split], tokenizer)
         notify_unread(files, source.encoding, listen)
         if not len(examples):
@@ -317,9 +313,25 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         return source._with_split(split, examples, files, tokenizer, listen)
 
     def _only_in_train(self, examples: dict[str, list[ExampleT]]) -> list[ExampleT]:
-        """The training examples that do not occur in valid or test."""
-        held_out = {self.duplicate_key(e) for split in ("valid", "test") for e in examples.get(split, ())}
-        return [e for e in examples["train"] if self.duplicate_key(e) not in held_out]
+        """The training examples that do not occur in valid or test, and share no group with them."""
+        held_out = [e for split in ("valid", "test") for e in examples.get(split, ())]
+        keys, groups = {self.duplicate_key(e) for e in held_out}, {self.group_of(e) for e in held_out} - {""}
+        return [e for e in examples["train"] if self.duplicate_key(e) not in keys and self.group_of(e) not in groups]
+
+    def _label_notices(self, examples: list[ExampleT]) -> Iterator[str]:
+        """Warnings about the labels, if the examples have any."""
+        labels = self.labels_of(examples)
+        has_labels = any(labels)  # not numbers
+        yield from label_warnings(label for names in labels for label in names)
+        labelled = [(e, names) for e, names in zip(examples, labels, strict=True) if has_labels]
+        conflicts = conflict_notice((self.duplicate_key(e), names, self.location(e)) for e, names in labelled)
+        yield from filter(None, [conflicts])
+
+    def _identities(self, examples: Iterable[ExampleT]) -> list[Identity]:
+        return [
+            Identity(self.duplicate_key(e), self.near_duplicate_key(e), self.group_of(e), self.location(e))
+            for e in examples
+        ]
 
     def _files(self) -> dict[str, list[Path]]:
         """The files of each split; train always has some."""
@@ -346,6 +358,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
 
     def _draw_splits(self, examples: dict[str, list[ExampleT]]) -> dict[str, list[ExampleT]]:
         """The examples held out by fraction: those with the lowest ranks of each split."""
+        if self.fold is not None:
+            return self._draw_units(examples)
         drawn = dict[str, list[ExampleT]]()
         for split in ("valid", "test"):
             fraction = getattr(self, split)
@@ -356,6 +370,27 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
             held_out = sorted((item for item in ranked if item[0] < limit), key=lambda item: item[0])
             drawn[split] = [e for _, e in held_out[:MAX_HELD_OUT]]
         return drawn
+
+    def _draw_units(self, by_split: dict[str, list[ExampleT]]) -> dict[str, list[ExampleT]]:
+        """The examples held out by group, by time or as a fold of cross-validation."""
+        examples = by_split["train"]
+        labels, times = self.labels_of(examples), self.times_of(examples)
+        members = []
+        for n, e in enumerate(examples):
+            key, group = f"key {self.split_key(e)}", self.group_of(e)
+            keys = (f"group {group}", key) if group else (key,)
+            members.append(Member(keys, split_hash(keys[0]), labels[n], times[n] if times else 0.0))
+        drawn = self.draw_held_out(members, by_split, "examples")
+        indices = {split: [n for unit in units for n in unit.members] for split, units in drawn.items()}
+        held_out = {n for some in indices.values() for n in some}
+        known = {label for n, names in enumerate(labels) if n not in held_out for label in names}
+        for n in sorted(held_out):  # only possible by time
+            if unknown := next((label for label in labels[n] if label not in known), None):
+                problem = f"label {unknown!r} occurs only in the newest rows, which are held out by data.time"
+                raise BadInput(
+                    f"{self.location(examples[n])}: {problem}; remove it, or reduce data.valid and data.test"
+                )
+        return {split: [examples[n] for n in some] for split, some in indices.items()}
 
 
 def no_baselines(error: BadInput) -> str:

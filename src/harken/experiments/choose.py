@@ -13,7 +13,9 @@ from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.detect.detection import AS_TEXT, Detection
 from harken.data.detect.kinds import detect_kind
+from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
+from harken.data.sets.columns import preview_rows
 from harken.data.tables.text_file import check_encoding, text_file
 from harken.data.text.source import TextSource
 from harken.errors import BadInput, BadSetting
@@ -30,6 +32,7 @@ DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
+MIN_TEXT_WORDS = 2  # mean words of a text column of a table whose data.group is not the name of a set
 AMBIGUOUS = {"text", "pairs", "table", "numbers", "picture questions"}  # kinds that such a column overrides
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
@@ -130,14 +133,25 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
+        if name == "data.group" and detection.kind == "table" and not _has_text(path, overrides):
+            return kind, _overridden(kind, name, detection)  # without a text, the rows of a group are a set
         is_read = detection.kind in registry.kind_names("data")
         if not is_read or name[5:] not in registry.find_kind("data", detection.kind).model_fields:
-            if name == "data.label" and "data.group" in overrides:  # pairs have a group, but no label
+            without_text = "data.group" in overrides and "data.text" not in overrides
+            if name == "data.label" and without_text:  # pairs have a group, but no label
                 name, kind = "data.group", "sets"
             return kind, _overridden(kind, name, detection)
     if not COLUMN_KINDS.keys() & overrides.keys():
         _require_reader(what, detection)
     return KIND.get(detection.kind, detection.kind), detection
+
+
+def _has_text(path: Path, overrides: SettingsDict) -> bool:
+    """Whether a table has a text column: the one that is set, or one of several words."""
+    reserved = [overrides.get("data.group"), overrides.get("data.label")]
+    columns = column_stats(table) if not path.is_dir() and (table := preview_rows(path)) else []
+    texts = (c.text_fraction >= 0.5 and c.mean_words >= MIN_TEXT_WORDS and c.ref not in reserved for c in columns)
+    return "data.text" in overrides or path.is_dir() or any(texts)
 
 
 def _overridden(kind: str, setting: str, detection: Detection) -> Detection:

@@ -57,6 +57,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
             timed = False
     assert plan.predicted is not None
     facts: dict[str, Any] = dataset.facts()
+    counts = facts.get(facts.get("unit", "pairs"), {})
     device = machine.pick_device(recipe.train.device)
     tokens = facts[unit := facts.get("unit", "tokens")]["train"]
     described = machine.describe(device)
@@ -64,6 +65,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
         "parameters": parameters,
         "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # pairs: source and target
         "unit": unit,
+        "examples": sum(n for n in counts.values() if isinstance(n, int)),  # of all splits; 0 for plain text
         "steps": plan.steps,
         "minutes": plan.predicted["seconds"] / 60,
         "timed": timed,

@@ -288,6 +288,7 @@ def _evaluate(
     task, steps = trainer.task, trainer.step
     if task.splits:
         listen("evaluate")
+    known = {"thresholds": task.choose_thresholds(trainer.model) or None} | known
     scores = {split: trainer.evaluate(split, quick=False) for split in task.splits}
     baseline = known.get("baseline") or {split: task.baselines(split) for split in task.splits}
     known = {"ablation": task.ablation() or None} | known

@@ -156,6 +156,7 @@ class Run(LoadedModel):
             raise BadInput(f"split {split}: not in this run, which {known}; or give other data to evaluate")
         task = self.recipe.bind(loaded)
         report_overflow(listen, *task.overflows())
+        task.use_thresholds(self.facts.get("thresholds") or {})
         score = task.evaluate(self.model, split)
         if data is not None and (fraction := score.protocol.get("unknown")):
             percent = f"{100 * fraction:.3g} % of its tokens are unknown to this run and evaluated as <unk>"

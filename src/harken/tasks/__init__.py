@@ -144,6 +144,13 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
         """All batches of an epoch as one, if the task samples an epoch at once."""
         return None
 
+    def choose_thresholds(self, model: ModelT) -> dict[str, float]:
+        """Choose and use the threshold of each of several labels on the validation split; empty for other targets."""
+        return {}
+
+    def use_thresholds(self, thresholds: Mapping[str, float]) -> None:
+        """Use thresholds that `choose_thresholds` returned."""
+
     def baselines(self, split: str) -> dict[str, Metrics]:
         """Metrics of trivial baselines on a split."""
         return {}

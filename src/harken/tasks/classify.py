@@ -3,21 +3,19 @@
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from harken.data.labelled.batch import EncodedTexts, LabelBatch, eval_batches, evenly_spaced
 from harken.data.labelled.examples import ExampleData
 from harken.data.labelled.source import LabelledTexts
-from harken.errors import BadSetting
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 
 from . import Loss, Score, TaskSettings, evaluating, in_order
 from .baselines.linear import BagOfWords, bag_of_words
 from .head_task import EVAL_BATCH_TOKENS, HeadTask, frozen_features
-from .label_task import LabelTask
+from .label_task import ClassWeights, LabelTask
 from .metrics.labels import bootstrap_half_width
 
 QUICK_TEXTS = 1000  # texts of a quick evaluation
@@ -27,12 +25,10 @@ class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of text classification."""
 
     kind: Literal["classify"] = "classify"
-    metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "f1_micro", "matthews", "pearson", "spearman"] = Field(
         "auto", description="metric that selects the best weights; auto: accuracy, of several labels f1, else pearson"
     )
-    class_weights: Literal["none", "balanced"] = Field(
-        "none", description="weights of the labels in the training loss; balanced: inverse label frequency"
-    )
+    class_weights: ClassWeights = "none"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
     prompt: str | None = Field(
         None, description='prompt of few-shot transfer (transfer=4-shot), e.g. "Review: {text} Sentiment:"'
@@ -57,16 +53,7 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
         self.processor = data.processor
         self.set_targets(self.processor.labels, self.processor.target_type, settings.metric)
         self.frozen: Tensor | None = None  # features of all training texts, if the body is frozen
-        self.class_weights = self._balanced_weights() if settings.class_weights == "balanced" else None
-
-    def _balanced_weights(self) -> Tensor:
-        """Weight of each label; with several labels per text, the weight of its positive examples."""
-        if self.target_type == "number":
-            raise BadSetting("task.class_weights=balanced: the targets are numbers; set task.class_weights=none")
-        targets, one_label = self.data.train.texts.targets, self.target_type == "label"
-        counts = np.bincount(targets, minlength=self.n_outputs) if one_label else targets.sum(0)
-        expected = len(targets) / self.n_outputs if one_label else len(targets) - counts
-        return torch.from_numpy((expected / np.maximum(1, counts)).astype(np.float32))
+        self.set_class_weights(settings.class_weights)
 
     def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:
         if model.frozen:  # the body runs once per text
@@ -75,8 +62,7 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
             y = model.predict(self.frozen[batch.text_index.flatten()]).float()
         else:
             y = batch_outputs(model, batch)
-        weight = None if self.class_weights is None else self.class_weights.to(y.device)
-        return self.smoothed_loss(y, batch.targets.flatten(0, 1), self.settings.label_smoothing, weight)
+        return self.smoothed_loss(y, batch.targets.flatten(0, 1), self.settings.label_smoothing)
 
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: LabelledTexts = self.data.splits[split]
@@ -87,6 +73,14 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
             half_width = bootstrap_half_width(lambda rows: self.metrics(y[rows], targets[rows])[metric], len(texts))
             score.protocol[f"{metric}_interval"] = half_width
         return score
+
+    def choose_thresholds(self, model: ModelWithHead) -> dict[str, float]:
+        if self.target_type != "multilabel" or "valid" not in self.splits:
+            return {}
+        texts = self.data.splits["valid"].texts
+        y = predict(model, texts, cached=model.frozen)
+        self.thresholds = self.best_thresholds(y, texts.targets)
+        return dict(zip(self.labels, self.thresholds.tolist(), strict=True))
 
     def _targets_of(self, part: LabelledTexts) -> np.ndarray:
         return part.texts.targets

@@ -13,7 +13,7 @@ from harken.data.images.source import Augmentation, ImageBatch, ImageBatches, Im
 from harken.models import EncoderWithHead, ModelSettings
 
 from . import Loss, OutputScoredTask, Score, TaskSettings, evaluating
-from .label_task import LabelTask, label_loss
+from .label_task import ClassWeights, LabelTask, label_loss
 
 QUICK_IMAGES = 2000  # images of a quick evaluation
 EVAL_BATCH = 256  # images
@@ -27,6 +27,7 @@ class ImageTaskSettings(TaskSettings[ImageData, ModelSettings]):
     metric: Literal["auto", "loss", "accuracy", "f1", "matthews"] = Field(
         "auto", description="metric that selects the best weights; auto: accuracy"
     )
+    class_weights: ClassWeights = "none"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
     shift: float = Field(
         0.0, ge=0, le=1, description="maximum random shift in whole pixels, as a fraction of the image size"
@@ -54,18 +55,23 @@ class ImageTask(
         self, settings: ImageTaskSettings, data: ImageData, model: ModelSettings, *, batch: int, seed: int
     ) -> None:
         self.set_targets(data.processor.labels, "label", settings.metric)
-        augmentation = Augmentation(**settings.model_dump(exclude={"kind", "metric", "label_smoothing"}))
+        excluded = {"kind", "metric", "class_weights", "label_smoothing"}
+        augmentation = Augmentation(**settings.model_dump(exclude=excluded))
         n_patches = model.n_tokens(data.processor.image_size)
         batches = ImageBatches(data.train, batch, n_patches=n_patches, augmentation=augmentation, seed=seed)
         self.set_up(settings, data, batches, batches.rows * n_patches)
+        self.set_class_weights(settings.class_weights)
 
     def loss(self, model: EncoderWithHead, batch: ImageBatch, start: int = 0) -> Loss:
         y = precise(model(batch.inputs(self.data.processor).to(model.W_y.weight.dtype)))
         weight, smoothing = batch.target_weight(), self.settings.label_smoothing
         if weight is None or batch.mix_targets is None:
-            return self.smoothed_loss(y, batch.targets, smoothing)
+            return self.smoothed_loss(y, batch.targets, self.settings.label_smoothing)
         targets = batch.targets, batch.mix_targets
-        first, second = (F.cross_entropy(y, t, reduction="none", label_smoothing=smoothing) for t in targets)
+        label_weight = None if self.class_weights is None else self.class_weights.to(y.device)
+        first, second = (
+            F.cross_entropy(y, t, label_weight, reduction="none", label_smoothing=smoothing) for t in targets
+        )
         plain = label_loss(y, batch.targets, "label").detach()
         return Loss((weight * first + (1 - weight) * second).sum(), reported=plain)
 

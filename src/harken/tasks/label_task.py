@@ -1,12 +1,13 @@
 """Loss, metrics and baselines of tasks with one label, several labels or one number per example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Array
@@ -18,8 +19,17 @@ from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
 from .metrics import labels
 
+MIN_POSITIVES = 5  # examples of a label in the validation split; with fewer, its threshold stays 0.5
+MAX_SHOWN = 8  # labels named in a protocol
 # metrics by type of target; the first one is the default primary metric
-METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
+METRICS = {"label": ("accuracy", "f1", "matthews"), "number": ("pearson", "spearman")}
+METRICS |= {"multilabel": ("f1", "f1_micro", "accuracy")}
+
+
+ClassWeights = Annotated[
+    Literal["none", "balanced"],
+    Field(description="weights of the labels in the training loss; balanced: inverse label frequency"),
+]
 
 
 class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
@@ -28,6 +38,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     unit = "texts"  # name of the examples in the protocol
     explains_mistakes = True
     regression_name: str  # of the baseline
+    class_weights: Tensor | None = None  # C: of the training loss
+    thresholds: Array | None = None  # C: probabilities above which one of several labels is predicted; None: 0.5
 
     def features(self, part: SplitT) -> Features:
         """The features of the examples for the regression."""
@@ -37,6 +49,13 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         """Set the labels, the type of target (a key of METRICS) and the primary metric, of these or of `extra` ones."""
         self.labels, self.target_type = labels, target_type
         self.primary_metric = choose_metric(metric, (*extra, *METRICS[target_type]), f"targets of type {target_type}")
+
+    def set_class_weights(self, weights: str) -> None:
+        """Set the weights of the labels in the training loss; call it after `set_up`."""
+        if weights == "balanced":
+            if self.target_type == "number":
+                raise BadSetting("task.class_weights=balanced: the targets are numbers; set task.class_weights=none")
+            self.class_weights = balanced_weights(self._targets_of(self.data.train), self.n_outputs)
 
     @property
     def n_outputs(self) -> int:
@@ -49,9 +68,17 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     def score(self, y: Tensor, targets: Array, *, parts: bool = True) -> Score:  # N C
         """Score of these outputs; `parts` adds the metrics of each label and the predictions."""
         protocol: dict[str, Any] = {self.unit: len(targets), "primary_metric": self.primary_metric}
+        if self.target_type == "label" and len(targets):
+            counts = labels.one_hot(targets, self.n_outputs).sum(0)
+            share = f"{self.labels[int(counts.argmax())]!r} ({counts.max() / len(targets):.1%})"
+            protocol["most_frequent_label"] = share
         if self.target_type != "number":
+            if self.target_type == "multilabel":
+                protocol["thresholds"] = "0.5" if self.thresholds is None else "chosen on valid"
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
+        if per_label and (missing := [label for label in self.labels if label not in per_label]):
+            protocol["labels_without_examples"] = f"{len(missing)} ({', '.join(map(repr, missing[:MAX_SHOWN]))})"
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
         return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric, predictions)
 
@@ -64,42 +91,45 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         counts = {k: labels.one_hot(t, self.n_outputs).sum(0) if one_label else t.sum(0) for k, t in targets.items()}
         return {name: dict(zip(self.labels, map(int, row), strict=True)) for name, row in counts.items()}
 
-    def metrics(self, y: Tensor, targets: Array) -> Metrics:  # N C
-        """Metrics of these outputs."""
+    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:  # N C
+        """Metrics of these outputs; with several labels per example at these thresholds, or those of the task."""
         loss = float(label_loss(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
         if self.target_type == "number":
             pair = targets[:, 0].astype(float), y[:, 0].double().numpy()
             return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair)}
-        actual, predicted = self._one_hot(y, targets)
+        actual, predicted = self._one_hot(y, targets, thresholds)
         f1 = labels.precision_recall_f1(actual, predicted)[2]
-        if self.target_type == "label" and not self._binary:  # without labels that occur nowhere
-            f1 = f1[(actual | predicted).any(0)]
+        if not self._binary:  # without labels that occur nowhere
+            f1 = f1[occurs] if (occurs := (actual | predicted).any(0)).any() else f1
         accuracy = labels.accuracy(actual, predicted)
         metrics = {"loss": loss, "accuracy": accuracy, "f1": float(f1[1] if self._binary else f1.mean())}
         if self.target_type == "multilabel":
-            return metrics
+            return {**metrics, "f1_micro": labels.micro_f1(actual, predicted)}
         matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
         return {**metrics, "matthews": matthews}
 
-    def _one_hot(self, y: Tensor, targets: Array) -> tuple[Array, Array]:
+    def _one_hot(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> tuple[Array, Array]:
         """Actual and predicted labels: N C each."""
         if self.target_type == "multilabel":
-            return targets > 0.5, (y > 0).numpy()
+            thresholds = self.thresholds if thresholds is None else thresholds
+            predicted = (y > 0).numpy() if thresholds is None else probabilities(y) > thresholds
+            return targets > 0.5, predicted
         predictions = y.argmax(1).numpy()
         return labels.one_hot(targets, self.n_outputs), labels.one_hot(predictions, self.n_outputs)
 
     def _label_metrics(self, y: Tensor, targets: Array) -> dict[str, Metrics]:
-        """F1, precision, recall and number of examples of each label."""
+        """F1, precision, recall and number of examples of each label that has some."""
         if self.target_type == "number":
             return {}
         actual, predicted = self._one_hot(y, targets)
         columns = *(x.tolist() for x in labels.precision_recall_f1(actual, predicted)), actual.sum(0)
         rows = zip(self.labels, *columns, strict=True)
-        return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows}
+        return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows if n}
 
-    def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float, weight: Tensor | None = None) -> Loss:
-        """The loss with label smoothing and label weights; the reported loss has neither."""
+    def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
+        """The loss with label smoothing and class weights; the reported loss has neither."""
         plain = label_loss(y, targets, self.target_type)
+        weight = None if self.class_weights is None else self.class_weights.to(y.device)
         if weight is None and not smoothing:
             return Loss(plain)
         return Loss(label_loss(y, targets, self.target_type, weight, smoothing), reported=plain.detach())
@@ -114,7 +144,23 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         prior = self.prior_outputs(self._targets_of(train)).expand(len(part), -1)
         outputs = {"mean of all" if number else "most frequent label": prior, **self._other_baselines(part)}
         outputs[self.regression_name] = self._regression(self.features(part)).float()
-        return {name: self.metrics(y, self._targets_of(part)) for name, y in outputs.items()}
+        half = np.full(self.n_outputs, 0.5)
+        chosen = {} if self.thresholds is None else {self.regression_name: self._regression_thresholds}
+        return {name: self.metrics(y, self._targets_of(part), chosen.get(name, half)) for name, y in outputs.items()}
+
+    @cached_property
+    def _regression_thresholds(self) -> Array:
+        """The thresholds of the regression, chosen as those of the model."""
+        valid = self.data.splits["valid"]
+        return self.best_thresholds(self._regression(self.features(valid)).float(), self._targets_of(valid))
+
+    def best_thresholds(self, y: Tensor, targets: Array) -> Array:  # N C -> C
+        """The threshold of each label with the highest F1 on these examples."""
+        return np.array(labels.best_thresholds(targets > 0.5, probabilities(y), MIN_POSITIVES))
+
+    def use_thresholds(self, thresholds: Mapping[str, float]) -> None:
+        if self.target_type == "multilabel" and thresholds:
+            self.thresholds = np.array([thresholds.get(label, 0.5) for label in self.labels])
 
     def _targets_of(self, part: Any) -> Array:
         return part.targets
@@ -156,6 +202,19 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         frequency = (labels.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
         p = torch.from_numpy(np.clip(frequency, 1e-6, 1 - 1e-6)).float()[None]
         return p.log() if one_label else p.logit()
+
+
+def probabilities(y: Tensor) -> Array:
+    """The probability of each of several labels."""
+    return y.double().sigmoid().numpy()
+
+
+def balanced_weights(targets: Array, n_labels: int) -> Tensor:  # N or N C -> C
+    """Weights inverse to the frequency of the labels; with several labels per example, of its positive ones."""
+    one_label = targets.ndim == 1
+    counts = np.bincount(targets[targets >= 0], minlength=n_labels) if one_label else targets.sum(0)
+    expected = counts.sum() / n_labels if one_label else len(targets) - counts
+    return torch.from_numpy((expected / np.maximum(1, counts)).astype(np.float32))
 
 
 def label_predictions(names: Sequence[str], y: Tensor, targets: Array) -> LabelPredictions:  # N C

@@ -20,11 +20,12 @@ from harken.data.graphs.batch import Graph, GraphBatch, add_positional_encoding,
 from harken.data.graphs.files import Ints, SparseFeatures
 from harken.data.graphs.source import GraphData
 from harken.data.rng import RngStream, rng_for
+from harken.errors import BadSetting
 from harken.models.graph import GraphModel, GraphModelSettings
 
 from . import Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
 from .baselines.ablation import MAX_COLUMNS, Columns
-from .label_task import LabelTask, choose_metric, label_loss, label_predictions
+from .label_task import ClassWeights, LabelTask, choose_metric, label_predictions
 from .metrics import labels
 
 EVAL_BATCH = 256  # graphs
@@ -38,6 +39,7 @@ class GraphTaskSettings(TaskSettings[GraphData, GraphModelSettings]):
     metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "auc", "pearson", "spearman"] = Field(
         "auto", description="metric that selects the best weights; auto: accuracy, of edges auc, of numbers pearson"
     )
+    class_weights: ClassWeights = "none"
     l2: float = Field(0.0, ge=0, description="L2 penalty in the loss, as in the GCN and GAT papers (not weight decay)")
     l2_of: Literal["first", "all"] = Field("first", description="weights with L2 penalty: the first layer, or all")
 
@@ -85,13 +87,14 @@ class GraphTask(OutputScoredTask[GraphTaskSettings, GraphData, GraphModel, Graph
             cache[key] = self.graph.model_inputs(like) | {"n_graphs": 0}
         return model(**cache[key])
 
-    def with_l2(self, model: GraphModel, loss: Tensor, batch: GraphBatch) -> Loss:
+    def with_l2(self, model: GraphModel, loss: Loss, batch: GraphBatch) -> Loss:
         """The loss with the L2 penalty, l2/2 per target times the squared weights; the reported loss has none."""
         if not self.settings.l2:
-            return Loss(loss)
+            return loss
         parameters = (model.input_layer() if self.settings.l2_of == "first" else model).parameters()
         squares = torch.stack([p.square().sum() for p in parameters]).sum()
-        return Loss(loss + len(batch.tokens) * self.settings.l2 / 2 * squares, reported=loss.detach())
+        reported = loss.total.detach() if loss.reported is None else loss.reported
+        return Loss(loss.total + len(batch.tokens) * self.settings.l2 / 2 * squares, reported=reported)
 
 
 class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphModel, GraphBatch]):
@@ -103,6 +106,8 @@ class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphMod
         self.set_targets(data.processor.labels, data.processor.target_type, self.settings.metric)
         self.regression_name = "linear regression" if self.target_type == "number" else "logistic regression"
         self.targets = torch.from_numpy(data.targets)
+        if data.train:
+            self.set_class_weights(self.settings.class_weights)
         self.fixed_shapes = not self.of_graphs  # graphs differ in their number of nodes
         self.rows = rows if self.of_graphs else max(1, len(data.train))
         self.steps = max(1, -(-len(data.train) // self.rows))
@@ -120,8 +125,7 @@ class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphMod
         return GraphBatch(index[:, None], self.targets[index], n_nodes=self.n_nodes, graph_sizes=sizes)
 
     def loss(self, model: GraphModel, batch: GraphBatch, start: int = 0) -> Loss:
-        loss = label_loss(self.outputs(model, batch.tokens[:, 0]), batch.targets, self.target_type)
-        return self.with_l2(model, loss, batch)
+        return self.with_l2(model, self.smoothed_loss(self.outputs(model, batch.tokens[:, 0]), batch.targets), batch)
 
     def outputs(self, model: GraphModel, index: Tensor) -> Tensor:  # B C
         """Outputs of these nodes or graphs."""
@@ -199,6 +203,8 @@ class LinkTask(GraphTask):
     explains_mistakes = True
 
     def prepare(self, rows: int) -> None:
+        if self.settings.class_weights != "none":
+            raise BadSetting("task.class_weights: edges and pairs without one are equally frequent; remove it")
         self.primary_metric = choose_metric(self.settings.metric, ("auc", "accuracy"), "edges")
         both_directions = np.concatenate([self.data.targets, self.data.targets[:, ::-1]])  # the score is symmetric
         self.edge_codes = np.unique(self._pair_codes(both_directions))
@@ -236,7 +242,7 @@ class LinkTask(GraphTask):
     def loss(self, model: GraphModel, batch: GraphBatch, start: int = 0) -> Loss:
         y = self.outputs(model, batch.tokens)
         loss = F.binary_cross_entropy_with_logits(y, batch.targets.to(y.dtype), reduction="sum")
-        return self.with_l2(model, loss, batch)
+        return self.with_l2(model, Loss(loss), batch)
 
     def outputs(self, model: GraphModel, pairs: Tensor) -> Tensor:  # B 2 -> B
         """The score of an edge between the nodes of each pair."""

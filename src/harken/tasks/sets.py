@@ -15,7 +15,7 @@ from harken.models import ModelSettings
 
 from . import Loss, Metrics, Score, TaskSettings, evaluating, in_order
 from .baselines.ablation import Columns
-from .label_task import LabelTask
+from .label_task import ClassWeights, LabelTask
 from .metrics.labels import r2
 
 QUICK_SETS = 1000  # sets of a quick evaluation
@@ -29,6 +29,7 @@ class SetTaskSettings(TaskSettings[SetData, ModelSettings]):
     metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "r2", "pearson", "spearman"] = Field(
         "auto", description="metric that selects the best weights; auto: accuracy, of numbers r2"
     )
+    class_weights: ClassWeights = "none"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
 
     def bind(self, data: SetData, model: ModelSettings, *, batch: int, seed: int) -> "SetTask":
@@ -46,6 +47,7 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         batches = SetBatches(data.train, batch, seed=seed)
         self.fixed_shapes = batches.equal_sizes
         self.set_up(settings, data, batches, max(1, round(batches.rows * float(data.train.lengths.mean()))))
+        self.set_class_weights(settings.class_weights)
 
     def loss(self, model: nn.Module, batch: SetBatch, start: int = 0) -> Loss:
         return self.smoothed_loss(batch_outputs(model, batch), batch.targets, self.settings.label_smoothing)
@@ -55,9 +57,9 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         sets = part.subset(evenly_spaced(len(part), QUICK_SETS)) if quick else part
         return self.score(predict(model, sets), sets.targets, parts=not quick)
 
-    def metrics(self, y: Tensor, targets: Array) -> Metrics:
+    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:
         """The metrics of the labels; for numbers also R^2, and the mean squared error in the unit of the data."""
-        metrics = super().metrics(y, targets)
+        metrics = super().metrics(y, targets, thresholds)
         if self.target_type != "number":
             return metrics
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))

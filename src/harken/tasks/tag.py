@@ -18,6 +18,7 @@ from harken.models.heads import ModelWithHead
 
 from . import Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
+from .label_task import ClassWeights, balanced_weights
 from .metrics.confusions import entity_confusions, tag_confusions
 
 QUICK_SENTENCES = 500  # sentences of a quick evaluation
@@ -28,6 +29,7 @@ class TagSettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of tagging."""
 
     kind: Literal["tag"] = "tag"
+    class_weights: ClassWeights = "none"
 
     def bind(self, data: ExampleData, model: ModelSettings, *, batch: int, seed: int) -> "TagTask":
         return TagTask(self, data, model, batch=batch, seed=seed)
@@ -38,8 +40,19 @@ class TagTask(HeadTask[TagSettings]):
 
     explains_mistakes = True
 
+    def __init__(
+        self, settings: TagSettings, data: ExampleData, model: ModelSettings, *, batch: int, seed: int
+    ) -> None:
+        super().__init__(settings, data, model, batch=batch, seed=seed)
+        targets, balanced = data.train.texts.targets, settings.class_weights == "balanced"
+        self.class_weights = balanced_weights(targets, len(data.processor.labels)) if balanced else None
+
     def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:
-        return Loss(nll(model.predict(model(batch.tokens, **batch.model_inputs())), batch.targets))
+        y = model.predict(model(batch.tokens, **batch.model_inputs()))
+        plain = nll(y, batch.targets)
+        if self.class_weights is None:
+            return Loss(plain)
+        return Loss(nll(y, batch.targets, self.class_weights.to(y.device)), reported=plain.detach())
 
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part, labels = self.data.splits[split], self.data.processor.labels
@@ -81,9 +94,9 @@ class TagTask(HeadTask[TagSettings]):
         return {"most frequent tag of each word": tag_metrics(targets, predictions, self.data.processor.labels)}
 
 
-def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
+def nll(y: Tensor, targets: Tensor, weight: Tensor | None = None) -> Tensor:  # B L C, B L, C
     """The summed -ln p of the tags."""
-    return F.cross_entropy(y.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    return F.cross_entropy(y.flatten(0, 1).float(), targets.flatten(), weight, ignore_index=IGNORE, reduction="sum")
 
 
 def predict_tags(

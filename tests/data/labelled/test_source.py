@@ -210,7 +210,8 @@ def test_files_of_a_folder_are_the_splits_and_their_texts_are_not_trained_on(tmp
     notices = []
     data = load(tmp_path, notices, test=0.0)
     assert (len(data.train), len(data.splits["valid"])) == (90, 10)
-    assert "dropped 10 training examples that also occur in valid or test" in notices
+    dropped = next(text for text in notices if text.startswith("dropped 10 training examples that also occur in"))
+    assert f"{tmp_path / 'train.csv'}:2 = {tmp_path / 'dev.csv'}:2" in dropped
 
 
 def test_a_few_examples_of_a_file_sorted_by_label_have_every_label(tmp_path):
@@ -417,3 +418,154 @@ def test_umlauts_and_capitals_are_kept_and_decomposed_letters_equal_composed_one
     assert len({*ids}) == 3
     assert ids[0] == ids[3]
     assert not any(processor.tokenizer.unk_id in row for row in ids if processor.tokenizer.unk_id is not None)
+
+
+# --- duplicates and labels that may be mistakes -----------------------------------------------------------------------
+
+
+def test_labels_that_may_be_mistakes_are_named_when_the_data_is_loaded(tmp_path):
+    labels = ["Lieferung", "lieferung ", "Zahlung"]
+    rows = [f"{sentence(n)},{labels[n % 3]}" for n in range(90)] + ["one more,Rechnung"]
+    notices = []
+    load(write_table(tmp_path, ["text,label", *rows]), notices)
+    assert any("'Lieferung' (30) and 'lieferung' (30)" in text for text in notices)
+    assert any("fewer than 5 examples: 'Rechnung' (1)" in text for text in notices)
+
+
+def test_equal_texts_with_different_labels_are_named(tmp_path):
+    rows = [f"{sentence(n)},{'good' if n % 2 else 'bad'}" for n in range(60)]
+    notices = []
+    path = write_table(tmp_path, ["text,label", *rows, f"{sentence(4)},good"])
+    load(path, notices)
+    assert f"equal examples with different labels: 1 ({path}:6 is bad, {path}:62 is good)" in notices
+
+
+def test_a_test_text_that_nearly_equals_a_training_text_is_named(tmp_path):
+    write_reviews(tmp_path, 100, "train.csv")
+    write_table(tmp_path, ["text,label", f"{sentence(7).upper()} !,good", "something new,bad"], "test.csv")
+    notices = []
+    load(tmp_path, notices, valid=0.0)
+    (near,) = (text for text in notices if "case, punctuation" in text)
+    assert near.startswith("1 of 2 test examples (50%)")
+    assert f"{tmp_path / 'test.csv'}:2 ~ {tmp_path / 'train.csv'}:9" in near
+
+
+# --- split by group, by time, in folds --------------------------------------------------------------------------------
+
+
+def write_visits(folder, count=120):
+    rows = (
+        f"{sentence(n)};patient {n * 7 % 30};{n % 28 + 1:02d}.{n % 12 + 1:02d}.20{n % 4 + 20};{'ab'[n % 3 == 0]}"
+        for n in range(count)
+    )
+    return write_table(folder, ["note;patient;date;label", *rows])
+
+
+VISITS = {"text": "note", "label": "label", "valid": 0.2, "test": 0.2}
+
+
+def test_rows_of_a_group_are_in_one_split(tmp_path):
+    data = load(write_visits(tmp_path), **VISITS, group="patient")
+    groups = [{row.group for row in part.rows} for part in data.parts.values()]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 30
+    assert all(18 <= len(part) <= 30 for part in data.splits.values())
+    assert data.facts()["split"].endswith("stratified by label; rows with the same 'patient' are in one split)")
+
+
+def test_training_rows_of_a_group_of_the_test_file_are_dropped(tmp_path):
+    path, notices = write_visits(tmp_path), []
+    test = write_table(tmp_path, ["note;patient;label", "something new;patient 7;a", "more;patient 14;b"], "other.csv")
+    data = load(path, notices, **VISITS | {"test": str(test)}, group="patient")
+    assert len(data.splits["test"]) == 2
+    assert not {"patient 7", "patient 14"} & {row.group for row in data.train.rows}
+    assert (
+        "dropped 8 training examples of groups that also occur in valid or test ('patient 14', 'patient 7')" in notices
+    )
+
+
+def test_the_newest_rows_are_test_and_the_oldest_are_train(tmp_path):
+    data = load(write_visits(tmp_path), **VISITS, time="date")
+    days = {name: sorted("".join(row.time.split(".")[::-1]) for row in part.rows) for name, part in data.parts.items()}
+    assert days["train"][-1] < days["valid"][0] <= days["valid"][-1] < days["test"][0]
+    assert (len(days["train"]), len(days["valid"]), len(days["test"])) == (72, 24, 24)
+    assert "by time, the newest of column 'date' are held out" in data.facts()["split"]
+
+
+def test_an_unreadable_time_names_its_line(tmp_path):
+    path = write_visits(tmp_path)
+    path.write_text(path.read_text().replace("05.05.2020", "May"))
+    with pytest.raises(BadInput, match=r"my.csv:6: 'May' is not a date such as 31.03.2024 .data.time = 'date'."):
+        load(path, **VISITS, time="date")
+
+
+def test_a_fold_of_data_with_a_test_file_is_refused(tmp_path):
+    write_reviews(tmp_path, 60, "train.csv")
+    write_reviews(tmp_path, 9, "test.csv")
+    with pytest.raises(BadSetting, match=r"data\.fold=1/5: the data has a test file"):
+        load(tmp_path, fold="1/5")
+
+
+def test_too_few_groups_for_a_split_are_reported(tmp_path):
+    rows, notices = [f"{sentence(n)},only one,{'ab'[n % 2]}" for n in range(60)], []
+    path = write_table(tmp_path, ["note,patient,label", *rows])
+    data = load(path, notices, **VISITS, group="patient")
+    assert not data.splits
+    assert "data.test: too few groups to hold out a split" in notices
+
+
+def test_a_label_of_the_newest_rows_alone_is_refused_by_time(tmp_path):
+    path = write_visits(tmp_path)
+    path.write_text(path.read_text() + "one more;patient 1;01.01.2030;c\n")
+    with pytest.raises(BadInput, match=r"my.csv:122: label 'c' occurs only in the newest rows"):
+        load(path, **VISITS, time="date")
+
+
+def test_other_data_for_evaluation_needs_no_group_and_no_time(tmp_path):
+    source = TableSource(path=str(write_visits(tmp_path)), **VISITS, group="patient", time="date", tokenizer="word")
+    data = source.load_data()
+    other = write_table(tmp_path, ["note;label", "something new;a", "more;b"], "other.csv")
+    loaded = source.load_split(str(other), "test", tokenizer=data.processor)
+    assert len(loaded.splits["test"]) == 2
+    assert [row.location for row in loaded.train.rows] == [row.location for row in data.train.rows]
+
+
+def test_five_folds_are_a_partition_of_the_rows(tmp_path):
+    path = write_visits(tmp_path)
+    parts = [load(path, **VISITS, fold=f"{k}/5") for k in range(1, 6)]
+    tests = [{row.location for row in data.splits["test"].rows} for data in parts]
+    assert [len(test) for test in tests] == [24] * 5
+    assert len(set.union(*tests)) == 120
+    assert all(sum(row.labels == ("b",) for row in data.splits["test"].rows) == 8 for data in parts)
+    assert all(len(data.train) + len(data.splits["valid"]) == 96 for data in parts)
+    assert parts[1].facts()["split"].startswith("valid 0.2, test fold 2 of 5 (")
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"fold": "6/5"}, "data.fold=6/5: expected a fold and the number of folds, such as 2/5"),
+        ({"fold": "1/1"}, "data.fold=1/1: expected"),
+        ({"fold": "1/5", "time": "date"}, "does not go with data.time"),
+        ({"fold": "1/5", "test": "my.csv"}, "does not go with a test file"),
+        ({"group": "doctor"}, "no column 'doctor'; its columns are note, patient, date, label; set data.group"),
+    ],
+)
+def test_a_split_that_is_impossible_is_refused(tmp_path, extra, message):
+    path = write_visits(tmp_path)
+    extra = {name: str(tmp_path / value) if name == "test" else value for name, value in extra.items()}
+    with pytest.raises((BadInput, BadSetting), match=message):
+        load(path, **VISITS | extra)
+
+
+def test_many_combinations_of_labels_are_detected_as_pairs_with_the_settings_that_read_them(tmp_path):
+    names = [f"tag{k}" for k in range(8)]
+    rows = [f"{sentence(n)},{';'.join(name for k, name in enumerate(names) if n * 37 >> k & 1)}" for n in range(1, 240)]
+    path = write_table(tmp_path, ["text,tags", *rows])
+    detection = detect_kind(path)
+    assert detection.kind == "pairs"
+    assert detection.reason.endswith(
+        "; if column 'tags' holds several labels per row: data.label=tags data.separator=';'"
+    )
+    data = load(path, label="tags", separator=";")
+    assert data.processor.labels == names
+    assert data.train.rows[0].texts[0] == sentence(int(data.train.rows[0].texts[0].split()[-1]))

@@ -166,7 +166,8 @@ def test_training_pairs_with_a_source_in_a_valid_file_are_dropped_with_a_notice(
     assert data.splits["valid"].sources == [source for source, _ in PAIRS[:5]]
     assert train_pairs(data) == PAIRS[5:]
     assert data.facts()["in_held_out"] == 5
-    assert notices == ["training pairs dropped because their source is in a held-out split: 5"]
+    (notice,) = notices
+    assert notice.startswith("training pairs dropped because their source is in a held-out split: 5 ('")
 
 
 def test_sources_in_both_held_out_files_are_counted(tmp_path):
@@ -346,3 +347,66 @@ def test_training_pairs_that_are_too_long_are_dropped_and_held_out_ones_truncate
     truncated = "2 of 4 held-out sentences are longer than 20 tokens (longest: 50) and were truncated"
     dropped = "training pairs dropped because a side exceeds data.max_length=20: 2"
     assert notices == [dropped, f"{truncated}; increase data.max_length"]
+
+
+# --- split by group, by time, in folds --------------------------------------------------------------------------------
+
+
+def write_documents(folder, count=200):
+    rows = [f"source {n}\ttarget {n}\tdoc{n % 25}\t{2000 + n % 20}" for n in range(count)]
+    path = folder / "documents.tsv"
+    path.write_text("\n".join(["source\ttarget\tdocument\tyear", *rows]) + "\n")
+    return path
+
+
+DOCUMENTS = {"source": "source", "target": "target", "tokenizer": "word", "valid": 0.1, "test": 0.1}
+
+
+def sources_of(data):
+    train = {source for source, _ in data.texts()}
+    return {"train": train, **{split: set(part.sources) for split, part in data.splits.items()}}
+
+
+def test_pairs_of_a_document_are_in_one_split(tmp_path):
+    data = PairSource(path=str(write_documents(tmp_path)), **DOCUMENTS, split_group="document").load_data()
+    parts = sources_of(data)
+    documents = [{int(source.split()[1]) % 25 for source in part} for part in parts.values()]
+    assert sum(map(len, documents)) == len(set.union(*documents)) == 25
+    assert sum(map(len, parts.values())) == 200
+    assert "'document'" in data.facts()["split"]
+
+
+def test_pairs_of_a_document_in_the_test_file_are_not_trained_on(tmp_path):
+    test = tmp_path / "test.tsv"
+    test.write_text("source\ttarget\tdocument\nnew\tneu\tdoc3\n")
+    settings = {**DOCUMENTS, "test": str(test), "split_group": "document"}
+    parts = sources_of(PairSource(path=str(write_documents(tmp_path)), **settings).load_data())
+    assert parts["test"] == {"new"}
+    assert not {source for source in parts["train"] | parts["valid"] if int(source.split()[1]) % 25 == 3}
+
+
+def test_the_newest_pairs_are_the_test_split(tmp_path):
+    parts = sources_of(PairSource(path=str(write_documents(tmp_path)), **DOCUMENTS, time="year").load_data())
+    years = {split: {int(source.split()[1]) % 20 for source in part} for split, part in parts.items()}
+    assert (years["test"], years["valid"], max(years["train"])) == ({18, 19}, {16, 17}, 15)
+
+
+def test_folds_of_pairs_are_a_partition(tmp_path):
+    path = write_documents(tmp_path)
+    folds = [
+        sources_of(PairSource(path=str(path), **DOCUMENTS, fold=f"{k}/4").load_data())["test"] for k in (1, 2, 3, 4)
+    ]
+    assert sum(map(len, folds)) == len(set.union(*folds)) == 200
+
+
+def test_near_duplicates_of_held_out_sources_are_named(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(f"{text}\tx {n}" for n in range(60) for text in (f"A cat {n}.", f"a CAT {n}")) + "\n")
+    notices = []
+
+    def listen(event, **facts):
+        if event == "notice":
+            notices.append(facts["text"])
+
+    PairSource(path=str(path), tokenizer="word", valid=0.2, test=0.0).load_data(listen=listen)
+    assert any("valid examples (" in text and "~ '" in text for text in notices)

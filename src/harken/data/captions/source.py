@@ -23,9 +23,10 @@ from harken.data.images.files import convert_channels, read_npz, to_nchw
 from harken.data.images.source import BACKGROUND, ImageSize, channel_stats, check_channels
 from harken.data.pairs.batch import shift_targets
 from harken.data.pairs.files import normalize_text, pair_blocks
+from harken.data.processor import PositiveFloat, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
-from harken.data.split import SPLIT_FILE_NAMES, PositiveFloat, SavedProcessor, SplitData, SplitSource, has_name_part
+from harken.data.split import SPLIT_FILE_NAMES, SplitData, SplitSource, has_name_part
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import PairTokenizers, RaggedTokens, encode_lines
@@ -200,6 +201,9 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
 
     def split_key(self, example: CaptionedImage) -> str:
         return example.name
+
+    def location(self, example: CaptionedImage) -> str:
+        return example.location
 
     def duplicate_key(self, example: CaptionedImage) -> str:
         return example.pixel_hash

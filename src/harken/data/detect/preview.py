@@ -342,7 +342,7 @@ def column_stats(table: TablePreview) -> list[ColumnStats]:
         texts = sum(any(map(str.isalpha, cell)) and not CODE.fullmatch(cell) for cell in sample) / len(sample)
         words = sum(len(cell.split()) for cell in sample) / len(sample)
         is_identifier = bool(ID_NAME.search(normalize_name(title)) or all(map(CREDIT.match, sample)))
-        counts = len(cells), len(cells) / len(column), len(set(cells))
+        counts = len(cells), len(cells) / len(column), len({*map(str.strip, set(cells))})
         columns.append(ColumnStats(index, ref, normalize_name(title), *counts, numbers, texts, words, is_identifier))
     return columns
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from harken.data.graphs import files as graph_files
+from harken.data.label_warnings import several_labels_hint
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error
 from harken.data.tables.text_file import TABLE_SUFFIXES
@@ -133,7 +134,8 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
             return Detection("images", reason, settings, (("table", "a path is not a text to learn from"), AS_TEXT))
         return _labelled(text, labels, texts if len(columns) > 2 else columns, note)
     if len(texts) >= 2:
-        return _pairs(text, texts[:2], columns, f"{note}{texts[0]} and {texts[1]} hold text, and no column is a label")
+        reason = f"{note}{texts[0]} and {texts[1]} hold text, and no column is a label"
+        return _pairs(text, texts[:2], columns, reason + several_labels_hint(table.rows, texts))
     numbered = columns and columns[0].number_fraction > 0.9 and columns[0].n_values == columns[0].n_filled
     filled = min((c.filled_fraction for c in columns), default=0.0) > 0.9
     if len(columns) == 2 and table.delimiter == "\t" and not numbered and filled:

@@ -13,8 +13,11 @@ import numpy as np
 from pydantic import Field, PositiveFloat, field_validator
 
 from harken.data.detect.preview import is_folder
+from harken.data.label_warnings import label_warnings
+from harken.data.partition import draw_stratified, split_hash
+from harken.data.processor import LabelList, SavedProcessor
 from harken.data.source import DataSource, Encoding, Processor
-from harken.data.split import LabelList, SavedProcessor, SplitData, draw_stratified, files_sha256, split_hash
+from harken.data.split import SplitData, files_sha256
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.targets import (
     infer_target_type,
@@ -204,6 +207,8 @@ class GraphSource(DataSource[GraphProcessor]):
         known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
         processor = known or self._fit_processor(tables, level, splits["train"])
         targets = edges if level == "edge" else processor.targets(tables)
+        for text in label_warnings(tables.labels or () if processor.target_type == "label" else (), f"{level}s"):
+            listen("notice", text=text)
         held_out = {name: indices for name in ("valid", "test") if (indices := splits[name].tolist())}
         train = splits["train"][: self.examples].tolist()
         return GraphData(self, processor, train, held_out, digest, tables=tables, targets=targets)

@@ -9,7 +9,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -24,6 +24,7 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from harken.data.detect.preview import idx_header, read_head
+from harken.data.duplicates import Identity
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.tables.untrusted import read_array, read_arrays
@@ -183,6 +184,10 @@ class ImageCollection:
         raw = (x.tobytes() for x in self.pixels.numpy())
         return [int.from_bytes(hashlib.blake2b(x, digest_size=8).digest(), "big") for x in raw]
 
+    def identities(self) -> list[Identity]:
+        """The hash and the location of each image, to search for duplicates."""
+        return [Identity(str(h), location=x) for h, x in zip(self.split_hashes(), self.locations, strict=True)]
+
     def common_size(self) -> int:
         """The size of the images, if a sample of them are squares of one size; else DEFAULT_SIZE."""
         shapes = set() if self.pixels is None else {tuple(self.pixels.shape[2:])}
@@ -213,6 +218,16 @@ class ImageCollection:
             raise BadInput(f"{locations[0]}: {problem}; put them in separate folders")
         white = max(part.white_level for part in parts)
         return cls(locations, labels, torch.cat(pixels) if pixels else None, white)
+
+
+def label_conflicts(parts: Iterable[ImageCollection]) -> list[str]:
+    """For each image that occurs with several labels, one location per label."""
+    locations: dict[int, dict[str, str]] = {}
+    for part in parts:
+        for pixel_hash, label, location in zip(part.split_hashes(), part.labels, part.locations, strict=True):
+            locations.setdefault(pixel_hash, {}).setdefault(label, location)
+    conflicts = [by_label for by_label in locations.values() if len(by_label) > 1]
+    return [", ".join(f"{location} is {label}" for label, location in by_label.items()) for by_label in conflicts]
 
 
 @dataclass(frozen=True)

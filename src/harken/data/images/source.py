@@ -7,7 +7,6 @@ row, so parts of a batch equal the batch.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -20,10 +19,14 @@ from torch import Tensor
 
 from harken.data import split as splitting
 from harken.data.batch import Batch
+from harken.data.duplicates import duplicate_notices
+from harken.data.label_warnings import label_warnings
 from harken.data.labelled.batch import evenly_spaced
+from harken.data.partition import MAX_HELD_OUT, Member, check_fraction, split_rank
+from harken.data.processor import LabelList, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
-from harken.data.split import MAX_HELD_OUT, FileSource, LabelList, SavedProcessor, SplitData
+from harken.data.split import FileSource, SplitData
 from harken.data.targets import unknown_label_error
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -38,6 +41,7 @@ from .files import (
     ImageCollection,
     ImageReader,
     convert_channels,
+    label_conflicts,
     readable_paths,
     resize,
 )
@@ -113,6 +117,7 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
     task: ClassVar[str] = "image"
     processor_class: ClassVar[type[ImageProcessor]] = ImageProcessor
     dataset_class: ClassVar[type[ImageData]] = ImageData
+    drawn_by: ClassVar[str] = "fractions by a hash of the pixels"
 
     kind: Literal["images"] = "images"
     path: str | None = Field(None, description="folder with a subfolder per label, table of paths, idx or .npz file")
@@ -151,13 +156,16 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
             for split, part in images.items()
             if part.pixels is not None
         }
-        if conflicts := _label_conflicts(images.values()):
+        if conflicts := label_conflicts(images.values()):
             shown = "; ".join(conflicts[:MAX_SHOWN]) + "; ..." * (len(conflicts) > MAX_SHOWN)
             listen("notice", text=f"identical images with different labels: {len(conflicts):,} ({shown})")
+        for text in label_warnings((label for part in images.values() for label in part.labels), "images"):
+            listen("notice", text=text)
+        split_by = self.describe_split(images.keys() - {"train"})
         images = self._draw_splits(images, listen)
         processor = self._build_processor(images["train"], known)
         splits = {split: _encode(part, processor) for split, part in images.items()}
-        return ImageData(self, processor, splits.pop("train"), splits, digest)
+        return ImageData(self, processor, splits.pop("train"), splits, digest, split_by=split_by)
 
     def load_split(
         self, path: str, split: str, *, tokenizer: ImageProcessor, stateful: bool = False, listen: Listener = silent
@@ -194,17 +202,23 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
         """The splits that have files, and fractions of the rest, drawn by hash."""
         train, hashes, held_out = images["train"], images["train"].split_hashes(), dict[str, list[int]]()
         in_files = {h for split in ("valid", "test") if split in images for h in images[split].split_hashes()}
-        if n_dropped := sum(h in in_files for h in hashes):
-            listen("notice", text=f"training images dropped because they are in a held-out split: {n_dropped:,}")
+        identities = {split: part.identities() for split, part in images.items()}
+        dropped = [identity for identity, h in zip(identities.pop("train"), hashes, strict=True) if h in in_files]
+        for text in duplicate_notices([], identities, dropped):
+            listen("notice", text=text)
         order = sorted((n for n in range(len(hashes)) if hashes[n] not in in_files), key=hashes.__getitem__)
         outermost_first = sorted(order, key=lambda n: -abs(hashes[n] - 2**63))
         reserved = {*{train.labels[n]: hashes[n] for n in outermost_first}.values()}  # one per label stays in train
         candidates = [n for n in order if hashes[n] not in reserved]
+        if self.fold is not None:
+            members = [Member((str(hashes[n]),), hashes[n], (train.labels[n],)) for n in order]
+            drawn_units = self.draw_held_out(members, images, "images")
+            held_out = {s: [order[n] for unit in units for n in unit.members] for s, units in drawn_units.items()}
         for split, ordered in (("test", candidates), ("valid", candidates[::-1])):
-            if split in images:
+            if split in images or split in held_out:
                 continue
-            fraction = splitting.check_fraction(split, getattr(self, split), "images")
-            count = sum(splitting.split_rank(split, hashes[n]) < fraction * 2**64 for n in ordered)
+            fraction = check_fraction(split, getattr(self, split), "images")
+            count = sum(split_rank(split, hashes[n]) < fraction * 2**64 for n in ordered)
             held_out[split] = ordered[: min(count, MAX_HELD_OUT)]
             if fraction and not held_out[split]:
                 listen("notice", text=f"data.{split}: too few images for a {split} split")
@@ -214,16 +228,6 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
             raise BadInput(f"{self.train_path}: no training images; add images")
         drawn = {split: train.select(indices) for split, indices in held_out.items() if indices}
         return {**images, **drawn, "train": train.select(train_indices)}
-
-
-def _label_conflicts(parts: Iterable[ImageCollection]) -> list[str]:
-    """For each image that occurs with several labels, one location per label."""
-    locations: dict[int, dict[str, str]] = {}
-    for part in parts:
-        for pixel_hash, label, location in zip(part.split_hashes(), part.labels, part.locations, strict=True):
-            locations.setdefault(pixel_hash, {}).setdefault(label, location)
-    conflicts = [by_label for by_label in locations.values() if len(by_label) > 1]
-    return [", ".join(f"{location} is {label}" for label, location in by_label.items()) for by_label in conflicts]
 
 
 def _encode(images: ImageCollection, processor: ImageProcessor) -> ImageSplit:

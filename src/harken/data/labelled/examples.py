@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field
 
+from harken.data.processor import LabelList, SavedProcessor
 from harken.data.source import Processor
-from harken.data.split import ExampleT, LabelList, SavedProcessor, SplitData, SplitSource, SplitT
+from harken.data.split import ExampleT, SplitData, SplitSource, SplitT
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, newline_id
 from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer

@@ -16,12 +16,16 @@ from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats, not_utf8_error
+from harken.data.duplicates import near_duplicate_key
+from harken.data.label_warnings import separator_notice
 from harken.data.pairs.files import normalize_text
+from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
+from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
-from harken.data.split import MAX_HELD_OUT, PositiveFloat, check_fraction, check_skipped, draw_stratified, split_hash
+from harken.data.split import Column
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
-from harken.data.tables.read import SkippedRows
+from harken.data.tables.read import SkippedRows, check_skipped
 from harken.data.tables.text_file import read_text
 from harken.data.targets import (
     fit_labels,
@@ -32,6 +36,7 @@ from harken.data.targets import (
     standardize_numbers,
     unknown_label_error,
 )
+from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.data.tokenizers.tokenizer import window_starts
@@ -49,11 +54,13 @@ TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0
 
 
 class LabelledRow(NamedTuple):
-    """One or two texts, their labels, and the location of the row (path:line)."""
+    """One or two texts, their labels, the location of the row (path:line), and what decides its split, if set."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]  # exactly one, except for multi-label data
     location: str
+    group: str = ""
+    time: str = ""
 
 
 class TextWindows(NamedTuple):
@@ -165,6 +172,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     dataset_class: ClassVar[type[LabelledTextData]] = LabelledTextData
     processor_class: ClassVar[type[TextLabelProcessor]] = TextLabelProcessor
     input_setting: ClassVar[str] = "text"
+    drawn_by: ClassVar[str] = "fractions by a hash of each text, stratified by label"
 
     kind: Literal["table"] = "table"
     text: Columns = Field(
@@ -173,6 +181,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     label: Columns = Field(
         None, description="label column; a list: one 0/1 column per label (multi-label); default: detected"
     )
+    group: Column = Field(None, description="column with the group of each row; all rows of a group are in one split")
+    time: Column = Field(None, description="column with the time of each row; the newest rows are test, then valid")
     separator: str | None = Field(None, description="separator of several labels in one cell; default: a single label")
     target_type: Literal["auto", "label", "number", "multilabel"] = Field(
         "auto", description="target type; auto: number if all labels are numbers and some are fractional, else label"
@@ -192,6 +202,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         if text is None or label is None:
             detection = detect_kind(self._column_file(path), self.encoding)
             text = detection.settings.get("data.text") if text is None else text
+            sides = [detection.settings.get(f"data.{side}") for side in ("source", "target")]
+            if text is None and label in sides:  # detected as pairs: the label is one of two columns of text
+                text = sides[1 - sides.index(label)]
             label = detection.settings.get("data.label") if label is None else label
             if text is None or label is None:
                 hint = "name the columns: data.text=... data.label=..."
@@ -239,7 +252,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             except UnicodeDecodeError as error:
                 raise not_utf8_error(file, error.start) from None
             if text:
-                rows.append(LabelledRow((text,), (folder.name,), str(file)))
+                rows.append(LabelledRow((text,), (folder.name,), f"{file}:1"))
             else:
                 skipped(file, 1, "the text is empty")
         check_skipped(skipped, folder, len(rows), "the files", listen)
@@ -250,16 +263,21 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             return self._read_texts(path, listen)
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
-        for line, cells in iter_columns(path, [*texts, *labels], skipped, self.encoding):
+        split_by: ColumnRequest = [("data.group", self.group), ("data.time", self.time)]
+        split_by = [(name, column) for name, column in split_by if column is not None]
+        n_inputs, names = len(texts) + len(labels), [str(c) for _, c in labels]
+        for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
-            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) :]], [str(c) for _, c in labels])
+            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) : n_inputs]], names)
+            split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
                 skipped(path, line, "the text is empty")
             elif row_labels is None:
                 skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
             else:
-                rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}"))
-        check_skipped(skipped, path, len(rows), "data.text and data.label", listen)
+                rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}", **split_cells))
+        settings = " and ".join(["data.text", "data.label", *(name for name, _ in split_by)])
+        check_skipped(skipped, path, len(rows), settings, listen)
         if self.target_type in ("label", "multilabel") or any(len(row.labels) != 1 for row in rows):
             return rows
         targets = normalize_numbers([(row.labels[0], row.location) for row in rows], self.decimal, str(path))
@@ -281,6 +299,13 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
+    @property
+    def split_columns(self) -> tuple[Column, Column]:
+        return self.group, self.time
+
+    def without_split(self) -> Self:
+        return self.model_copy(update={"group": None, "time": None})
+
     def split_key(self, example: LabelledRow) -> str:
         return "\t".join(example.texts)
 
@@ -291,6 +316,28 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         if not (dropped := missing_targets(labels, target_type, self.missing, location, listen)):
             return examples
         return {split: [row for row in part if not {*row.labels} & dropped] for split, part in examples.items()}
+
+    def near_duplicate_key(self, example: LabelledRow) -> str:
+        return "\t".join(map(near_duplicate_key, example.texts)).strip("\t")
+
+    def location(self, example: LabelledRow) -> str:
+        return example.location
+
+    def labels_of(self, examples: Sequence[LabelledRow]) -> list[tuple[str, ...]]:
+        is_number = self._resolve_target_type(examples) == "number"
+        return [() if is_number else row.labels for row in examples]
+
+    def _label_notices(self, examples: list[LabelledRow]) -> Iterator[str]:
+        yield from super()._label_notices(examples)
+        if self.target_type == "auto" and self.separator is None and not isinstance(self.label, list):
+            suggestion = separator_notice(row.labels[0] for row in examples if len(row.labels) == 1)
+            yield from filter(None, [suggestion])
+
+    def group_of(self, example: LabelledRow) -> str:
+        return example.group
+
+    def times_of(self, examples: Sequence[LabelledRow]) -> list[float] | None:
+        return None if self.time is None else parse_times([(e.time, e.location) for e in examples], self.time)
 
     def texts(self, examples: Iterable[LabelledRow]) -> Iterator[str]:
         texts = (text for row in examples for text in row.texts)
@@ -329,7 +376,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         return replace(processor, target_type=target_type, mean=mean, std=std, pair=len(examples[0].texts) == 2)
 
     def _draw_splits(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
-        """A fraction of the texts of every label, at most MAX_HELD_OUT in total."""
+        """A fraction of the texts of every label, at most MAX_HELD_OUT in total; or by group, by time, or a fold."""
+        if (self.group, self.time, self.fold) != (None, None, None):
+            return self._draw_units(rows_by_split) | self._sampled(rows_by_split)
         rows, strata = dict[str, list[LabelledRow]](), dict[tuple[str, ...], list[str]]()
         for row in rows_by_split["train"]:
             rows.setdefault(self.split_key(row), []).append(row)
@@ -344,6 +393,10 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             in_test = {self.split_key(row) for test_rows in drawn.values() for row in test_rows}
             texts = draw_stratified(strata.values(), lambda text: text, split, fraction)
             drawn[split] = [row for text in texts if text not in in_test for row in rows[text]]
-        if self.examples is not None:  # the first rows of a file may all have the same label
-            drawn["train"] = sorted(rows_by_split["train"], key=lambda row: split_hash(self.split_key(row)))
-        return drawn
+        return drawn | self._sampled(rows_by_split)
+
+    def _sampled(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
+        """With data.examples, the training rows by hash: the first rows of a file may all have the same label."""
+        if self.examples is None:
+            return {}
+        return {"train": sorted(rows_by_split["train"], key=lambda row: split_hash(self.split_key(row)))}

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from harken.data.batch import IGNORE
 from harken.data.detect.kinds import detect_kind
+from harken.data.duplicates import near_duplicate_key
 from harken.data.targets import unknown_label_error
 from harken.data.text.encode import Span, read_blocks
 from harken.data.tokenizers.tokenizer import WordPieces, word_windows
@@ -151,6 +152,20 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
 
     def split_key(self, example: Sentence) -> str:
         return " ".join(example.words)
+
+    def near_duplicate_key(self, example: Sentence) -> str:
+        return near_duplicate_key(" ".join(example.words))
+
+    def location(self, example: Sentence) -> str:
+        return example.location
+
+    def labels_of(self, examples: Sequence[Sentence]) -> list[tuple[str, ...]]:
+        """The entities of each sentence, or the tags if they mark no entities."""
+        has_entities = any(ENTITY_TAG.fullmatch(tag) for sentence in examples for tag in sentence.tags)
+        return [
+            tuple(entity.label for entity in extract_entities(s.tags)) if has_entities else tuple(s.tags)
+            for s in examples
+        ]
 
     def texts(self, examples: Iterable[Sentence]) -> Iterator[str]:
         return (" ".join(sentence.words) for sentence in examples)

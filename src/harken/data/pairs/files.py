@@ -10,9 +10,9 @@ from pathlib import Path
 from harken.data.detect import preview
 from harken.data.detect.detection import Detection
 from harken.data.detect.kinds import detect_kind
-from harken.data.split import check_skipped, group_by_split
+from harken.data.split import group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
-from harken.data.tables.read import OnSkip, SkippedRows
+from harken.data.tables.read import OnSkip, SkippedRows, check_skipped
 from harken.data.tables.text_file import iter_lines, text_file
 from harken.errors import BadInput
 from harken.events import silent
@@ -50,7 +50,7 @@ class PairFile:
         """The normalized pairs. Skipped lines are reported; a file with more of them than pairs is refused."""
         skipped_here, n_pairs = SkippedRows(), 0
         try:
-            for line, *sides in self._rows(skipped_here):
+            for line, *sides in self.rows(skipped_here):
                 source, target = map(normalize_text, sides)
                 if source and target:
                     n_pairs += 1
@@ -80,7 +80,8 @@ class PairFile:
             return detect_kind(self.path, self.encoding)
         return None
 
-    def _rows(self, on_skip: OnSkip) -> Iterator[PairRow]:
+    def rows(self, on_skip: OnSkip) -> Iterator[PairRow]:
+        """The rows with their line numbers, not normalized; some sides may be empty."""
         if self.target_path:
             return _read_aligned(self.path, self.target_path, on_skip, self.encoding)
         detection = self._detect()
@@ -131,6 +132,18 @@ def read_groups(files: Iterable[PairFile], column: ColumnRef, held_out: Collecti
     if (n_groups := len(set(groups.values()))) > MAX_GROUPS:
         raise BadInput(f"data.group = {column!r}: {n_groups:,} values; name a column with at most {MAX_GROUPS}")
     return groups
+
+
+def read_column(files: Iterable[PairFile], setting: str, column: ColumnRef) -> Iterator[tuple[str, str, str]]:
+    """The source, the cell of a column that decides the split, and the place of each row."""
+    for file in files:
+        if file.target_path:
+            raise BadInput(f"{file.path}: aligned files have no columns; remove {setting}={column}")
+        try:
+            for line, source, cell in replace(file, target=column).rows(SkippedRows()):
+                yield normalize_text(source), cell.strip(), f"{file.path}:{line}"
+        except BadInput as error:  # read as the target column, but the user set another one
+            raise BadInput(str(error).replace("data.target", setting)) from None
 
 
 # --- files of each split ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ references. A hash of the sentence decides the split, so adding lines moves no o
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -14,23 +14,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
+from harken.data.duplicates import MAX_SHOWN, MAX_TEXT, NearDuplicates
+from harken.data.partition import MAX_HELD_OUT, Member, split_hash, split_rank
 from harken.data.source import Processor
-from harken.data.split import (
-    MAX_HELD_OUT,
-    FileSource,
-    SplitData,
-    files_sha256,
-    list_files,
-    notify_unread,
-    split_hash,
-    split_rank,
-)
+from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
 from harken.data.tables.read import SkippedRows
+from harken.data.tables.text_file import notify_unread
+from harken.data.times import parse_times
 from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens, encode_lines
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
 
-from .files import PAIRS_PER_BLOCK, PairFile, files_by_split, find_pair_file, pair_blocks, read_groups
+from .files import PAIRS_PER_BLOCK, PairFile, files_by_split, find_pair_file, pair_blocks, read_column, read_groups
 
 if TYPE_CHECKING:
     from .batch import PairBatches
@@ -108,6 +103,7 @@ class PairData(SplitData[PairTokenizers, Pairs]):
             "overlap": self.overlap(),
             "vocab": list(self.processor.vocab),
             "token": self.processor.source.kind,
+            "split": self.split_by,
             "sha256": self.sha256,
             **self.notes,
         }
@@ -119,12 +115,19 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     task: ClassVar[str] = "translate"
     input_setting: ClassVar[str] = "source"
     dataset_class: ClassVar[type[PairData]] = PairData
+    drawn_by: ClassVar[str] = "fractions by a hash of each source"
 
     kind: Literal["pairs"] = "pairs"
     source: int | str | None = Field(None, description="source column; of aligned files the language (de) or the file")
     target: int | str | None = Field(None, description="target column, language or file")
     group: int | str | None = Field(
         None, description="column with at most 100 values; held-out metrics are also reported per value"
+    )
+    split_group: int | str | None = Field(
+        None, description="column with a group, such as a document; all pairs of a group are in one split"
+    )
+    time: int | str | None = Field(
+        None, description="column with the time of each pair; the newest pairs are test, then valid"
     )
     tokenizer: TokenizerKind = Field(
         "bpe", description="tokenizer type; word separates punctuation, symbol splits at white space only"
@@ -189,9 +192,13 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         file_hashes = {split_hash(source) for texts in from_files.values() for source in texts}
         fractions = {split: getattr(self, split) for split in ("valid", "test") if split not in from_files}
         pairs = _read_pairs(train_files, skipped, self.max_words)
-        drawn, n_pairs, n_excluded = _draw_sources(pairs, fractions, file_hashes)
+        if (self.fold, *self.split_columns) == (None, None, None):
+            drawn, n_pairs, n_excluded = _draw_sources(pairs, fractions, file_hashes)
+        else:
+            drawn, n_pairs, n_excluded = self._draw_units([*pairs], train_files, files, file_hashes)
         held_out = {s: texts for s in ("valid", "test") if (texts := from_files.get(s) or drawn.get(s))}
-        hashes = {split_hash(source) for texts in held_out.values() for source in texts}
+        hashes = file_hashes | {split_hash(source) for texts in held_out.values() for source in texts}
+        near = NearDuplicates({split: [*texts] for split, texts in held_out.items()})
 
         def train_pairs() -> Iterator[tuple[str, str]]:
             pairs = _read_pairs(train_files, max_words=self.max_words)
@@ -203,7 +210,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         if not isinstance(tokenizer, PairTokenizers):
             blocks, shared = (lambda: pair_blocks(train_pairs())), self.shared_vocab
             tokenizer = PairTokenizers.train(blocks, self._kinds, self.vocab_size, shared_vocab=shared, listen=listen)
-        train, train_hashes, n_too_long = self._encode_train(train_pairs(), tokenizer, n_pairs, listen)
+        watched = (pair for pair in train_pairs() if near.see(pair[0]))
+        train, train_hashes, n_too_long = self._encode_train(watched, tokenizer, n_pairs, listen)
         if not len(train):
             raise empty
         notes = {"skipped": skipped.facts(), "too_long": n_too_long, "in_held_out": n_excluded}
@@ -211,10 +219,14 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         splits = {split: self._encode_held_out(texts, tokenizer, groups) for split, texts in held_out.items()}
         notify_unread((path for file in all_files for path in file.paths()), self.encoding, listen)
         warnings = (file.column_warning() for file in all_files)
-        for text in filter(None, [*warnings, *self._notices(skipped, n_excluded, n_too_long, splits)]):
+        dropped = (s for s, _ in _read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
+        examples = ", ".join(f"{source[:MAX_TEXT]!r}" for source in islice(dropped, MAX_SHOWN))
+        notices = self._notices(skipped, n_excluded, examples, n_too_long, splits)
+        for text in filter(None, [*warnings, *notices, *near.notices()]):
             listen("notice", text=text)
         report_overflow(listen, *(part.overflow for part in splits.values()))
-        return PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
+        data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
+        return replace(data, split_by=self.describe_split(from_files))
 
     def load_split(
         self, path: str, split: str, *, tokenizer: PairTokenizers, stateful: bool = False, listen: Listener = silent
@@ -230,12 +242,47 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         report_overflow(listen, pairs.overflow)
         return self._with_split(split, pairs, [p for f in files for p in f.paths()], tokenizer, listen, listen=listen)
 
-    def _notices(self, skipped: SkippedRows, n_excluded: int, n_long: int, splits: dict[str, Pairs]) -> Iterator[str]:
-        """Warnings about the data, one line each."""
+    @property
+    def split_columns(self) -> tuple[Column, Column]:
+        return self.split_group, self.time
+
+    def _draw_units(
+        self, pairs: list[Pair], train_files: list[PairFile], files: dict[str, list[PairFile]], excluded: set[int]
+    ) -> tuple[dict[str, References], int, int]:
+        """As _draw_sources, by group, by time or a fold. Adds sources that share a group with a file to `excluded`."""
+        sources, times, groups = {source: None for source, _ in pairs}, dict[str, float](), dict[str, list[str]]()
+        if self.split_group is not None:
+            rows = read_column(chain.from_iterable(files.values()), "data.split_group", self.split_group)
+            in_files = {group for _, group, _ in rows} - {""}
+            for source, group, _ in read_column(train_files, "data.split_group", self.split_group):
+                groups.setdefault(source, []).extend([group] if group else [])
+                if group in in_files:
+                    excluded.add(split_hash(source))
+        if self.time is not None:
+            timed = [row for row in read_column(train_files, "data.time", self.time) if row[0] in sources]
+            stamps = parse_times([(cell, place) for _, cell, place in timed], self.time)
+            for (source, *_), stamp in zip(timed, stamps, strict=True):
+                times[source] = max(stamp, times.get(source, stamp))
+        names = [source for source in sources if split_hash(source) not in excluded]
+        members = []
+        for source in names:
+            keys = (*(f"group {group}" for group in groups.get(source, ())), f"source {source}")
+            members.append(Member(keys, split_hash(keys[0]), (), times.get(source, 0.0)))
+        chosen = {
+            split: {names[n] for unit in units for n in unit.members}
+            for split, units in self.draw_held_out(members, files, "sources").items()
+        }
+        drawn = {s: _references_by_source(p for p in pairs if p[0] in some) for s, some in chosen.items()}
+        return drawn, len(pairs), sum(split_hash(source) in excluded for source, _ in pairs)
+
+    def _notices(
+        self, skipped: SkippedRows, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]
+    ) -> Iterator[str]:
+        """Warnings about the data, one line each; `excluded` names training pairs that were dropped."""
         if skipped.count:
             yield str(skipped)
         if n_excluded:
-            yield f"training pairs dropped because their source is in a held-out split: {n_excluded:,}"
+            yield f"training pairs dropped because their source is in a held-out split: {n_excluded:,} ({excluded})"
         if n_long:
             yield f"training pairs dropped because a side exceeds data.max_length={self.max_length}: {n_long:,}"
         sources = [pairs.sources for pairs in splits.values()]

@@ -17,8 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import Batch
+from harken.data.processor import LabelList, PositiveFloat, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
-from harken.data.split import LabelList, PositiveFloat, SavedProcessor, SplitData, SplitSource, check_skipped
+from harken.data.split import SplitData, SplitSource
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.numbers import (
     DECIMAL_DESCRIPTION,
@@ -30,7 +31,7 @@ from harken.data.tables.numbers import (
     is_missing,
     parse_number,
 )
-from harken.data.tables.read import SkippedRows
+from harken.data.tables.read import SkippedRows, check_skipped
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
@@ -237,6 +238,13 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
     def _resolve_target_type(self, examples: Sequence[SetExample]) -> Literal["label", "number"]:
         return infer_target_type(e.target for e in examples) if self.target_type == "auto" else self.target_type
+
+    def location(self, example: SetExample) -> str:
+        return example.location
+
+    def labels_of(self, examples: Sequence[SetExample]) -> list[tuple[str, ...]]:
+        is_number = self._resolve_target_type(examples) == "number"
+        return [() if is_number else (example.target,) for example in examples]
 
     def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]

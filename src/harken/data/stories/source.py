@@ -118,6 +118,9 @@ class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
     def split_key(self, example: BabiQuestion) -> str:
         return example.story
 
+    def location(self, example: BabiQuestion) -> str:
+        return example.location
+
     def duplicate_key(self, example: BabiQuestion) -> str:
         if self.duplicate_questions == "keep":
             return example.location

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harken.errors import BadInput
+from harken.events import Listener
 
 MAX_SHOWN = 5  # skipped rows listed in a message
 MAX_CELL = 1 << 30  # characters of a cell; the csv module's own limit is 131,072
@@ -48,6 +49,17 @@ class SkippedRows:
 
     def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
+
+
+def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, listen: Listener) -> None:
+    """Report the skipped rows; raises if a file has no rows, or fewer than were skipped."""
+    if not skipped.count + n_rows:
+        raise BadInput(f"{path}: has no rows of data; add rows, or check the file")
+    if skipped.count > n_rows:
+        problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows are skipped: {skipped.what}"
+        raise BadInput(f"{path}: {problem} ({skipped.first[0]}); check {settings}, or fix the file")
+    if skipped.count:
+        listen("notice", text=str(skipped))
 
 
 def input_error(place: str | Path, problem: str, accepted: str, fix: str) -> BadInput:

@@ -9,13 +9,14 @@ import codecs
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harken.data.cache import cache_folder
+from harken.events import Listener
 from harken.files import atomic_folder, sha256_of
 
 from .json_list import json_list_lines
@@ -101,6 +102,13 @@ def text_file(path: Path, encoding: str | None = None, *, plain: bool = False) -
         converted = _convert(*arguments)
     notice = (converted / "notice").read_text("utf-8")
     return TextFile(converted / "text", suffix, notice and f"{path}: {notice}")
+
+
+def notify_unread(paths: Iterable[Path], encoding: str | None, listen: Listener) -> None:
+    """Report the parts of these files that are not read, such as other sheets of a workbook."""
+    for path in paths:
+        if path.is_file() and (notice := text_file(path, encoding).notice):
+            listen("notice", text=notice)
 
 
 def iter_lines(path: Path, on_skip: OnSkip, encoding: str | None = None) -> Iterator[tuple[int, str | None]]:

@@ -234,6 +234,7 @@ def _data(data: Facts, reason: object, notices: object) -> list[Html]:
     vocab = data.get("vocab")
     rest = {"vocabulary": " and ".join(dict.fromkeys(map(format_number, vocab))) if isinstance(vocab, list) else vocab}
     rest |= {"token": data.get("token"), "description": data.get("summary"), "detected as": reason}
+    rest |= {"held-out splits": data.get("split")}
     rest |= {name: data.get(key) for key, name in EXCLUDED.items()}
     rest |= {"malformed lines": nested(data, "skipped").get("count"), "SHA-256": data.get("sha256")}
     texts = [tag("li", _truncated(str(text))) for text in notices[:MAX_PARTS]] if isinstance(notices, list) else []

@@ -31,7 +31,8 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     key, (name, value) = comparable[0]
     baseline, margin = baselines[name], metric_sign(key) * (value - metrics[key])
     shown = "perplexity" if "perplexity" in metrics.keys() & baseline.keys() else key
-    head = f"{_metric(shown, metrics)} {where}"
+    majority = nested(facts, "protocol", split).get("most_frequent_label") if key == "accuracy" else None
+    head = f"{_metric(shown, metrics)} {where}" + (f", where the most frequent label is {majority}" if majority else "")
     tail = f"best trivial baseline {format_number(baseline[shown])} ({name})."
     if margin >= MARGIN:
         return f"{head}; {tail}", ""

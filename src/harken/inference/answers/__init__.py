@@ -38,6 +38,7 @@ class LabelScore(TypedDict):
 
     label: str
     probability: NotRequired[float]
+    predicted: NotRequired[bool]  # of several labels: whether the probability is above the threshold of the label
     value: NotRequired[float]
 
 

@@ -21,6 +21,7 @@ from harken.tasks.classify import predict
 
 from . import LabelScore, OverflowMode
 
+DEFAULT_THRESHOLD = 0.5  # of a label without one that was chosen on the validation split
 LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
 USE_WINDOWS, MAX_LENGTH = 'use --overflow windows (Python: overflow="windows")', "data.max_length={longest}"
 TextOrPair = str | Sequence[str]  # one text; a pair is two texts, or one string with a tab between them
@@ -39,7 +40,12 @@ def classify_texts(
         report_overflow(listen, replace(encoded.overflow, remedy=f"{USE_WINDOWS}, or train with {MAX_LENGTH}"))
     targets = np.zeros(len(encoded.tokens), np.int64)
     y = predict(cast(ModelWithHead, run.model), EncodedTexts(encoded.tokens, encoded.second_start, targets))
-    return format_labels(processor, y, encoded.text_index)
+    rows = format_labels(processor, y, encoded.text_index)
+    if processor.target_type == "multilabel":
+        thresholds = run.facts.get("thresholds") or {}
+        for score in (score for row in rows for score in row):
+            score["predicted"] = score["probability"] > thresholds.get(score["label"], DEFAULT_THRESHOLD)
+    return rows
 
 
 def format_labels(processor: LabelProcessor, y: Tensor, text_index: Array | None = None) -> list[list[LabelScore]]:

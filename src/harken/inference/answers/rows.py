@@ -13,7 +13,6 @@ from harken.inference.loaded_model import LoadedModel
 from . import LabelScore, OverflowMode
 from .unknown import unseen_columns, unseen_labels
 
-MIN_PROBABILITY = 0.5  # of a label that is predicted, if a text can have several
 Prediction = str | float | list[str] | None  # a label or a text, a number, several labels; None: the text is empty
 
 
@@ -78,11 +77,11 @@ def predict_rows(
 
 
 def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
-    """The most probable label, the value of a regression target, or all labels of at least MIN_PROBABILITY."""
+    """The most probable label, the value of a regression target, or all labels above their thresholds."""
     if "value" in labels[0]:
         return labels[0]["value"]
     processor = run.tokenizer
     is_multilabel = isinstance(processor, TextLabelProcessor) and processor.target_type == "multilabel"
     if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
-        return [score["label"] for score in labels if score["probability"] >= MIN_PROBABILITY]
+        return [score["label"] for score in labels if score["predicted"]]
     return labels[0]["label"]

@@ -1,0 +1,270 @@
+"""Cross-validation of a small data set: a run for each fold, then one on all data.
+
+Every fold is an ordinary run with data.fold, so an interrupted cross-validation is resumed where it stopped.
+"""
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple, TypedDict, cast
+
+from harken import run_folder
+from harken.data.labelled.source import LabelledRow, LabelledTexts
+from harken.data.split import FileSource
+from harken.data.tables.columns import iter_columns, table_head
+from harken.data.tables.read import SkippedRows, parse_json
+from harken.data.tables.text_file import JSON_SUFFIXES, TABLE_SUFFIXES, iter_lines, text_file
+from harken.errors import BadInput, BadSetting
+from harken.events import Listener, silent
+from harken.files import write_atomic
+from harken.inference.answers.rows import best_label
+from harken.inference.run import Labels, Run, load
+from harken.recipe import Recipe
+
+from .choose import choose, run_name
+from .compare.summary import student_t
+from .folders import is_available, next_available, numbered_folders
+from .train import train
+
+RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
+RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
+RANGES |= dict.fromkeys(("pearson", "spearman", "matthews"), (-1.0, 1.0))
+RANGES |= dict.fromkeys(("loss", "perplexity", "mse", "bleu", "chrf"), (0.0, math.inf))
+
+
+class FoldMean(TypedDict):
+    """A metric on the test splits of the folds: the mean, its 95 % confidence interval, and each value."""
+
+    mean: float
+    low: float
+    high: float
+    folds: list[float]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """The outcome of a cross-validation: metrics of the folds, mean baselines, and the run on all data."""
+
+    folder: Path
+    metrics: dict[str, FoldMean]
+    baseline: dict[str, dict[str, float]]
+    primary_metric: str
+    final: Run
+
+    @property
+    def predictions(self) -> Path | None:
+        """The file with the out-of-fold prediction of every row; None if the data is not a table of texts."""
+        path = self.folder / PREDICTIONS
+        return path if path.exists() else None
+
+    def facts(self) -> dict[str, object]:
+        """What folds.json holds of it."""
+        return {"metrics": self.metrics, "baseline": self.baseline, "primary_metric": self.primary_metric}
+
+
+class Plan(NamedTuple):
+    """What is trained in every fold."""
+
+    what: str
+    n_folds: int
+    settings: dict[str, object]
+
+    def facts(self) -> dict[str, object]:
+        return {"data": self.what, "n_folds": self.n_folds, "settings": self.settings}
+
+
+def cross_validate(
+    what: str | Path,
+    n_folds: int,
+    *,
+    out: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    listen: Listener = silent,
+) -> CrossValidation:
+    """Train a model for each fold and one on all data, which share the training time; write folds.json and the
+    out-of-fold predictions."""
+    if str(what) == "-":
+        raise BadInput("stdin: is read once, and every fold needs the data; save it to a file")
+    plan = _plan(str(what), n_folds, dict(settings or {}), listen)
+    folder = _folder(plan, out, resume=resume, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    planned = plan.facts()
+    write_atomic(folder / RESULTS, json.dumps(planned, ensure_ascii=False, indent=1))
+    runs = list[Run]()
+    for number in range(1, n_folds + 1):
+        if runs and "train.minutes" in plan.settings:  # as many steps as in the first fold, which measured their time
+            timed = {name: value for name, value in plan.settings.items() if name != "train.minutes"}
+            plan = plan._replace(settings=timed | {"train.steps": runs[0].recipe.train.steps})
+        run = _train(plan, folder / f"fold-{number}", {"data.fold": f"{number}/{n_folds}"}, _quiet(listen, number))
+        if "test" not in run.metrics:
+            raise BadInput(f"{what}: fold {number} of {n_folds} has no test examples; use fewer folds")
+        listen("fold", number=number, n_folds=n_folds, metrics=run.metrics["test"])
+        runs.append(run)
+    final = _train(plan, folder / FINAL, {"data.test": 0.0}, _quiet(listen, n_folds))
+    for text in _write_predictions(folder, runs):
+        listen("notice", text=text)
+    values = {name: [run.metrics["test"][name] for run in runs] for name in runs[0].metrics["test"]}
+    metrics = {name: _mean(name, numbers, runs[0]) for name, numbers in values.items()}
+    primary = str(runs[0].facts["protocol"]["test"].get("primary_metric", "loss"))
+    outcome = CrossValidation(folder, metrics, _mean_baselines(runs), primary, final)
+    write_atomic(folder / RESULTS, json.dumps(planned | outcome.facts(), ensure_ascii=False, indent=1))
+    return outcome
+
+
+def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener) -> Plan:
+    """The settings of every fold, with its part of the training time; raises if the data has no folds."""
+    if n_folds < 2:
+        raise BadSetting(f"folds={n_folds}: at least 2 are needed; 5 and 10 are common")
+    recipe = choose(what, settings, listen=listen).recipe
+    if not isinstance(recipe.data, FileSource):
+        raise BadInput(f"{what}: data of kind {recipe.data.kind} has no folds; train without them")
+    if recipe.data.fold is not None:
+        raise BadSetting(f"data.fold={recipe.data.fold}: is set for each fold; remove it")
+    assert recipe.change(data__fold=f"1/{n_folds}").data.test_fold  # raises for a test file or a split by time
+    return Plan(what, n_folds, settings | _time_per_run(recipe, n_folds + 1))
+
+
+def _time_per_run(recipe: Recipe, n_runs: int) -> dict[str, object]:
+    """The training time divided among the runs; nothing if the number of steps is set."""
+    settings = recipe.train
+    if settings.steps is not None or settings.tokens is not None or settings.epochs is not None:
+        return {}
+    return {"train.minutes": settings.minutes / n_runs}
+
+
+def _folder(plan: Plan, out: str | Path | None, *, resume: bool, force: bool) -> Path:
+    """The folder of the cross-validation: a new one, or an existing one to resume or to overwrite."""
+    if resume and force:
+        raise BadInput("resume continues a cross-validation and force overwrites it; set only one of them")
+    folder = Path(out) if out else Path("runs") / f"{run_name(plan.what, plan.settings)}-folds"
+    if resume:
+        known = [path for path in ([folder] if out else numbered_folders(folder)) if (path / RESULTS).is_file()]
+        if not known:
+            raise BadInput(f"{folder}: there is no cross-validation to resume; start one without resume (--resume)")
+        saved = run_folder.read_json(known[-1] / RESULTS)
+        if different := [name for name, value in plan.facts().items() if saved.get(name) != value]:
+            raise BadInput(f"{known[-1]}: was started with other {', '.join(different)}; a resumed one is not changed")
+        return known[-1]
+    if not out:
+        return next_available(folder)
+    if not is_available(folder):
+        if not force or not (folder / RESULTS).is_file():
+            options = "resume it (--resume), overwrite a cross-validation (--force) or choose another folder (--out)"
+            raise BadInput(f"{folder}: is not empty; {options}")
+        for path in [*folder.glob("fold-*"), folder / FINAL]:
+            shutil.rmtree(path, ignore_errors=True)
+        (folder / PREDICTIONS).unlink(missing_ok=True)
+    return folder
+
+
+def _train(plan: Plan, folder: Path, settings: dict[str, object], listen: Listener) -> Run:
+    """The run of this folder: finished, resumed or new."""
+    if (folder / "harken.json").exists():
+        return load(folder)
+    if (folder / "recipe.toml").exists():
+        return train(folder, resume=True, listen=listen)
+    return train(plan.what, out=folder, settings=plan.settings | settings, listen=listen)
+
+
+def _quiet(listen: Listener, number: int) -> Listener:
+    """A listener that passes only the progress of the folds after the first: the rest is the same."""
+
+    def forward(event: str, /, **facts: object) -> None:
+        if number == 1 or event in ("step", "encode", "vocabulary", "evaluate"):
+            listen(event, **facts)
+
+    return forward
+
+
+def _mean(name: str, values: list[float], run: Run) -> FoldMean:
+    """The mean of a metric with its corrected interval.
+
+    The training splits of the folds overlap, so the variance is multiplied by 1/k + n_test/n_train instead of 1/k
+    (Nadeau and Bengio, 2003).
+    """
+    counts: Any = run.facts["data"][run.facts["data"].get("unit", "pairs")]
+    factor = 1 / len(values) + counts["test"] / counts["train"]
+    half = student_t(len(values) - 1) * math.sqrt(factor) * stdev(values)
+    mean, (lowest, highest) = fmean(values), RANGES.get(name, (-math.inf, math.inf))
+    return {"mean": mean, "low": max(lowest, mean - half), "high": min(highest, mean + half), "folds": values}
+
+
+def _mean_baselines(runs: list[Run]) -> dict[str, dict[str, float]]:
+    """The mean metrics of each baseline that every fold has."""
+    rows: list[dict[str, dict[str, float]]] = [run.facts["baseline"].get("test", {}) for run in runs]
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    return {name: {key: fmean(row[name][key] for row in rows) for key in rows[0][name]} for name in names}
+
+
+# --- out-of-fold predictions ------------------------------------------------------------------------------------------
+
+
+def _write_predictions(folder: Path, runs: list[Run]) -> Iterator[str]:
+    """Write the prediction for every row of a table of texts by the model that did not see it; yields notices."""
+    answers = [answer for number, run in enumerate(runs, 1) for answer in _answers(run, number)]
+    if not answers:
+        return
+    if n_missing := sum(runs[0].facts["data"]["texts"].values()) - len(answers):
+        yield f"{n_missing:,} rows are in no test fold, because no row of another fold has their label or group"
+    encoding = runs[0].recipe.data.encoding
+    tables = {path: _user_columns(Path(path), encoding) for path in dict.fromkeys(answer.path for answer in answers)}
+    names = list(dict.fromkeys(name for table in tables.values() for name in next(iter(table.values()), {})))
+    several = ["file"] if len(tables) > 1 else []
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*several, "line", *names, "prediction", "probability", "fold"])
+    for answer in sorted(answers, key=lambda answer: (answer.path, answer.line)):
+        cells = tables[answer.path].get(answer.line, {})
+        place = [answer.path] * len(several) + [answer.line]
+        writer.writerow([*place, *(cells.get(name, "") for name in names), *answer[2:]])
+    write_atomic(folder / PREDICTIONS, text.getvalue())
+
+
+class FoldAnswer(NamedTuple):
+    """The prediction for a row."""
+
+    path: str
+    line: int
+    prediction: str
+    probability: str
+    fold: int
+
+
+def _answers(run: Run, number: int) -> Iterator[FoldAnswer]:
+    """The predictions for the test split of a fold; none if its examples are not texts with labels."""
+    part = run.recipe.load_data(run.tokenizer).splits.get("test")
+    if not isinstance(part, LabelledTexts):
+        return
+    rows: list[LabelledRow] = part.rows
+    answers = cast(list[Labels], run.classify([row.texts for row in rows]))
+    for row, labels in zip(rows, answers, strict=True):
+        path, _, line = row.location.rpartition(":")
+        answer, probability = best_label(run, labels), labels[0].get("probability")
+        if isinstance(answer, list):  # several labels have no common probability
+            answer, probability = (run.recipe.data.separator or ";").join(answer), None
+        shown = "" if probability is None else f"{probability:.6g}"
+        yield FoldAnswer(path, int(line), str(answer), shown, number)
+
+
+def _user_columns(path: Path, encoding: str | None) -> dict[int, dict[str, str]]:
+    """All columns of a table, or all keys of JSON lines, by line; none of a text."""
+    suffix = text_file(path, encoding).suffix
+    if suffix in JSON_SUFFIXES:
+        objects = {n: parse_json(path, line) for n, line in iter_lines(path, SkippedRows(), encoding) if line}
+        return {n: {k: str(x) for k, x in row.items()} for n, row in objects.items() if isinstance(row, dict)}
+    if suffix not in TABLE_SUFFIXES:
+        return {}
+    head = table_head(path, [], encoding)
+    numbers = [str(n) for n in range(1, len(head.cells) + 1)]
+    names = [name.strip() or n for name, n in zip(head.cells, numbers, strict=True)] if head.has_header else numbers
+    request = [("column", n) for n in range(1, len(names) + 1)]
+    rows = iter_columns(path, request, SkippedRows(), encoding)
+    return {line: dict(zip(names, cells, strict=True)) for line, cells in rows}
