@@ -13,10 +13,10 @@ from harken.data.batch import IGNORE, Array
 from harken.data.split import SplitData, SplitT
 from harken.errors import BadSetting
 
-from . import BatchT, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
+from . import BatchT, Baseline, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
 from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
-from .metrics import labels
+from .metrics import labels, weighted
 
 # metrics by type of target; the first one is the default primary metric
 METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
@@ -53,7 +53,9 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
-        return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric, predictions)
+        outcomes = self.outcomes(y, targets) if parts else {}
+        metrics = self.metrics(y, targets)
+        return Score(metrics, protocol, per_label, self.primary_metric, predictions, outcomes=outcomes)
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         if self.target_type == "number":
@@ -81,6 +83,15 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
         return {**metrics, "matthews": matthews}
 
+    def outcomes(self, y: Tensor, targets: Array) -> dict[str, weighted.WeightedMetric]:  # N C
+        """The same metrics as functions of the weights of the examples."""
+        loss = {"loss": weighted.mean(example_losses(y, torch.from_numpy(targets), self.target_type).numpy())}
+        if self.target_type == "number":
+            return loss | weighted.number_metrics(targets[:, 0], y[:, 0].double().numpy())
+        if self.target_type == "multilabel":
+            return loss | weighted.multilabel_metrics(*self._one_hot(y, targets))
+        return loss | weighted.label_metrics(targets, y.argmax(1).numpy(), self.n_outputs)
+
     def _one_hot(self, y: Tensor, targets: Array) -> tuple[Array, Array]:
         """Actual and predicted labels: N C each."""
         if self.target_type == "multilabel":
@@ -106,7 +117,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
 
     # --- baselines ----------------------------------------------------------------------------------------------------
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent label (or the mean), those of the subclass, and logistic or linear regression."""
         train, part, number = self.data.train, self.data.splits[split], self.target_type == "number"
         if not (self.data.has_train and len(train)):
@@ -114,7 +125,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         prior = self.prior_outputs(self._targets_of(train)).expand(len(part), -1)
         outputs = {"mean of all" if number else "most frequent label": prior, **self._other_baselines(part)}
         outputs[self.regression_name] = self._regression(self.features(part)).float()
-        return {name: self.metrics(y, self._targets_of(part)) for name, y in outputs.items()}
+        targets = self._targets_of(part)
+        return {name: Baseline(self.metrics(y, targets), self.outcomes(y, targets)) for name, y in outputs.items()}
 
     def _targets_of(self, part: Any) -> Array:
         return part.targets
@@ -161,6 +173,16 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
 def label_predictions(names: Sequence[str], y: Tensor, targets: Array) -> LabelPredictions:  # N C
     """The predictions of these outputs."""
     return LabelPredictions(names, y.double().softmax(1).numpy(), targets)
+
+
+def example_losses(y: Tensor, targets: Tensor, target_type: str) -> Tensor:  # N C -> N
+    """The loss of each example: the mean over its labels if it has several."""
+    if target_type == "label":
+        return F.cross_entropy(y, targets, ignore_index=IGNORE, reduction="none")
+    values = targets.nan_to_num()
+    number = target_type == "number"
+    losses = (y - values).square() if number else F.binary_cross_entropy_with_logits(y, values, reduction="none")
+    return torch.where(targets.isnan(), 0.0, losses).mean(1)
 
 
 def choose_metric(metric: str, accepted: tuple[str, ...], what: str) -> str:
