@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -16,11 +17,11 @@ from harken.models import ModelSettings
 from harken.settings import Settings
 
 from .metrics.intervals import Interval, intervals
-from .metrics.paired_difference import Difference, compare_outcomes
+from .metrics.paired_difference import compare_outcomes
 from .metrics.weighted import Outcomes
 
 Metrics = dict[str, float]
-Differences = dict[str, dict[str, Difference]]  # by baseline and metric
+Differences = dict[str, dict[str, dict[str, float]]]  # by baseline and metric: value, low, high ...
 SettingsT = TypeVar("SettingsT", bound="TaskSettings[Any, Any]")
 DataT = TypeVar("DataT", bound=Dataset)
 ModelSettingsT = TypeVar("ModelSettingsT", bound=ModelSettings)
@@ -62,7 +63,7 @@ class Baseline(NamedTuple):
     """Metrics of a trivial baseline, and its outcomes on the examples of the split, for a paired comparison."""
 
     metrics: Metrics
-    outcomes: Outcomes = {}
+    outcomes: Outcomes = MappingProxyType({})
 
 
 class Confusion(NamedTuple):
@@ -90,6 +91,7 @@ class Score:
     predictions: LabelPredictions | None = field(default=None, compare=False, repr=False)
     confusions: list[Confusion] = field(default_factory=list, compare=False, repr=False)
     outcomes: Outcomes = field(default_factory=dict, compare=False, repr=False)
+    differences: Differences = field(default_factory=dict, compare=False, repr=False)  # to the baselines
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -107,7 +109,10 @@ class Score:
             common = {name: {primary: x[primary]} for name, x in common.items() if primary in x}
         rows = compare_outcomes(self.outcomes, common)
         return {
-            name: {metric: x.adjusted(better=candidates, worse=len(baselines)) for metric, x in row.items()}
+            name: {
+                metric: x.adjusted(better=candidates, worse=len(baselines)).facts(self.n_examples, metric)
+                for metric, x in row.items()
+            }
             for name, row in rows.items()
         }
 
@@ -115,6 +120,23 @@ class Score:
     def n_examples(self) -> int:
         """Number of examples (tokens, pairs, images ...): the first entry of the protocol."""
         return int(next(iter(self.protocol.values())))
+
+
+def evaluation_facts(
+    scores: Mapping[str, Score],
+    baselines: Mapping[str, Mapping[str, Baseline]],
+    candidates: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, object]:
+    """What a run folder stores of the evaluation of each split; `candidates` is that of `Score.compare`."""
+    compared = {s: score.compare(baselines[s], candidates=candidates.get(s, 1)) for s, score in scores.items()}
+    return {
+        "metrics": {split: score.metrics for split, score in scores.items()},
+        "intervals": {split: score.intervals for split, score in scores.items()},
+        "protocol": {split: score.protocol for split, score in scores.items()},
+        "parts": {split: score.parts for split, score in scores.items() if score.parts},
+        "baseline": {split: {name: x.metrics for name, x in rows.items()} for split, rows in baselines.items()},
+        "differences": compared,
+    }
 
 
 class Evaluation(NamedTuple):

@@ -150,7 +150,7 @@ def _score(y: Tensor, part: Stories, answers: list[str], *, quick: bool) -> Scor
     if quick:
         return Score(metrics, protocol, primary_metric="accuracy")
     losses = example_losses(y, targets, "label")
-    outcomes = {"loss": weighted.ratio(losses, known), "accuracy": weighted.mean(correct)}
+    outcomes: weighted.Outcomes = {"loss": weighted.ratio(losses, known), "accuracy": weighted.mean(correct)}
     predictions = label_predictions(answers, y, targets.numpy())
     shown = per_task if len(per_task) > 1 else {}
     return Score(metrics, protocol, shown, "accuracy", predictions, outcomes=outcomes)

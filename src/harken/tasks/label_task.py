@@ -13,7 +13,7 @@ from harken.data.batch import IGNORE, Array
 from harken.data.split import SplitData, SplitT
 from harken.errors import BadSetting
 
-from . import BatchT, Baseline, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
+from . import Baseline, BatchT, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
 from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
 from .metrics import labels, weighted

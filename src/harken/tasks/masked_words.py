@@ -182,7 +182,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         return min(limit or QUICK_TOKENS, QUICK_TOKENS) if quick else limit
 
     def _row_sums(self, model: BERT, batch: MaskedBatch) -> Array:  # B 6
-        """For each row summed loss, number of correct predictions and of targets: masked tokens, then next sentences."""
+        """Of each row: loss, correct predictions and targets, of the masked tokens and of the next sentence."""
         h = model(batch.tokens, **batch.model_inputs())
         mlm = nsp = torch.zeros(len(h), 3)
         if self.mlm:

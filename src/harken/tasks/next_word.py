@@ -110,7 +110,11 @@ class NextWordTask(Task[NextWordSettings, TextData, LanguageModel, Batch]):
         n_characters = [sum_blocks(characters[stream[1:]], self._block) for stream in streams]
         total, n, n_chars = (np.concatenate(rows) for rows in (losses, tokens, n_characters))
         bits = weighted.ratio(total / math.log(2), n_chars)
-        return {"loss": weighted.ratio(total, n), "perplexity": weighted.perplexity(total, n), "bits_per_character": bits}
+        return {
+            "loss": weighted.ratio(total, n),
+            "perplexity": weighted.perplexity(total, n),
+            "bits_per_character": bits,
+        }
 
     def _block_losses(self, model: LanguageModel, stream: Array, stride: int) -> Array:
         """The summed loss of each block of the targets of a stream."""

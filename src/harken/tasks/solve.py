@@ -75,7 +75,7 @@ class SolveTask(TranslateTask):
         if problem.by_outcome:
             learned, notes = self._learned(parts)
             metrics, protocol = metrics | learned, protocol | notes
-        outcomes = {"accuracy": weighted.mean(correct), "loss": weighted.ratio(losses, n_tokens)}
+        outcomes: weighted.Outcomes = {"accuracy": weighted.mean(correct), "loss": weighted.ratio(losses, n_tokens)}
         return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy", outcomes=outcomes)
 
     def _teacher_forced(self, model: EncoderDecoder, pairs: Pairs) -> tuple[Array, Array, list[bool]]:

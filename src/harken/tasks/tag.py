@@ -156,13 +156,19 @@ def tag_outcomes(targets: Tags, predictions: Tags, labels: Sequence[str]) -> dic
     """The same metrics as functions of the weights of the sentences."""
     rows = list(zip(targets, predictions, strict=True))
     correct = [sum(a == b for a, b in zip(target, prediction, strict=True)) for target, prediction in rows]
-    accuracy = {"accuracy": weighted.ratio(correct, [len(target) for target in targets])}
+    accuracy: dict[str, weighted.WeightedMetric] = {}
+    accuracy["accuracy"] = weighted.ratio(correct, [len(target) for target in targets])
     if not _has_entities(labels):
         return accuracy
     entities = [(set(extract_entities(target)), set(extract_entities(prediction))) for target, prediction in rows]
     matched, predicted, actual = zip(*((len(a & b), len(b), len(a)) for a, b in entities), strict=True)
     f1 = weighted.micro_f1(matched, predicted, actual)
-    return {"f1": f1, "precision": weighted.ratio(matched, predicted), "recall": weighted.ratio(matched, actual), **accuracy}
+    return {
+        "f1": f1,
+        "precision": weighted.ratio(matched, predicted),
+        "recall": weighted.ratio(matched, actual),
+        **accuracy,
+    }
 
 
 def entity_f1_by_label(targets: Tags, predictions: Tags) -> dict[str, Metrics]:

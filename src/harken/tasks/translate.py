@@ -190,12 +190,16 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
                 outcomes |= {name: weighted.micro_f1(*brackets.T), "valid_trees": weighted.mean(valid)}
         return outcomes
 
-    def text_baselines(self, baselines: Mapping[str, list[str]], references: generation.References) -> dict[str, Baseline]:
+    def text_baselines(
+        self, baselines: Mapping[str, list[str]], references: generation.References
+    ) -> dict[str, Baseline]:
         """The metrics of these texts, and the outcomes of the metrics that a verdict may use."""
         metric = self.settings.metric
         scored = {name: self.text_metrics(texts, references)[0] for name, texts in baselines.items()}
         return {
-            name: Baseline(metrics, self.text_outcomes(baselines[name], references, metrics.keys() & {metric, "exact_match"}))
+            name: Baseline(
+                metrics, self.text_outcomes(baselines[name], references, metrics.keys() & {metric, "exact_match"})
+            )
             for name, metrics in scored.items()
         }
 

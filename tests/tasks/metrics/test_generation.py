@@ -129,7 +129,9 @@ def test_without_sacrebleu_the_error_names_the_install_command(monkeypatch: pyte
     assert not generation.has_sacrebleu()
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf, bleu_rows, chrf_rows, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
+@pytest.mark.parametrize(
+    "metric", [bleu, chrf, bleu_rows, chrf_rows, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1]
+)
 def test_rows_without_hypothesis_or_reference_are_rejected(metric: Callable[..., object]) -> None:
     with pytest.raises(BadInput, match=r"^2 hypotheses and 1 rows of references: give one row of references per "):
         metric(["a", "b"], [["a"]])

@@ -69,7 +69,11 @@ def test_faultless_predictions_have_an_interval_below_the_best_value():
 
 
 def test_undefined_metrics_and_single_examples_have_no_interval():
-    outcomes = {"loss": weighted.mean([np.nan, 1.0]), "perplexity": weighted.perplexity([3.0], [2]), "bleu": weighted.mean([])}
+    outcomes = {
+        "loss": weighted.mean([np.nan, 1.0]),
+        "perplexity": weighted.perplexity([3.0], [2]),
+        "bleu": weighted.mean([]),
+    }
     assert intervals(outcomes) == {}
     assert intervals({"em": weighted.mean([1.0])}) == {"em": wilson_interval(1, 1)}
 

@@ -8,16 +8,7 @@ from scipy import stats
 from sklearn import metrics
 from sklearn.metrics import r2_score
 
-from harken.tasks.metrics.labels import (
-    accuracy,
-    auc,
-    matthews,
-    one_hot,
-    pearson,
-    precision_recall_f1,
-    r2,
-    spearman,
-)
+from harken.tasks.metrics.labels import accuracy, auc, matthews, one_hot, pearson, precision_recall_f1, r2, spearman
 
 
 def random_labels(n_labels: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -95,7 +95,9 @@ def test_the_difference_over_the_seeds_is_welchs_test():
 def test_welchs_test_sees_a_gap_of_three_standard_deviations_in_two_of_three_cases():
     rng = np.random.default_rng(1)
     pairs = [(rng.normal(3, 1, 3).tolist(), rng.normal(0, 1, 3).tolist()) for _ in range(400)]
-    assert np.mean([welch_difference(a, b, sign=1).verdict == "better" for a, b in pairs]) == pytest.approx(0.68, abs=0.06)
+    assert np.mean([welch_difference(a, b, sign=1).verdict == "better" for a, b in pairs]) == pytest.approx(
+        0.68, abs=0.06
+    )
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
@@ -104,7 +106,10 @@ def test_welchs_test_sees_a_gap_of_three_standard_deviations_in_two_of_three_cas
 def test_a_faultless_model_on_three_examples_is_not_clearly_better():
     right, wrong = np.ones(3, int), np.zeros(3, int)
     rows = compare_outcomes(weighted.label_metrics(right, right, 2), {"b": weighted.label_metrics(right, wrong, 2)})
-    assert {name: d.verdict for name, d in rows["b"].items() if name != "matthews"} == {"accuracy": "unclear", "f1": "unclear"}
+    assert {name: d.verdict for name, d in rows["b"].items() if name != "matthews"} == {
+        "accuracy": "unclear",
+        "f1": "unclear",
+    }
 
 
 def test_a_choice_among_candidates_and_opponents_widens_its_end_of_the_interval():

@@ -46,7 +46,9 @@ def test_metrics_of_numbers_and_ranks_are_those_of_the_resample(digits):
     expect(metrics["spearman"], lambda rows: stats.spearmanr(targets[rows], predictions[rows])[0])
     expect(metrics["r2"], lambda rows: sklearn.r2_score(targets[rows], predictions[rows]))
     expect(metrics["mse"], lambda rows: sklearn.mean_squared_error(targets[rows], predictions[rows]))
-    expect(weighted.auc(targets > 0, predictions), lambda rows: sklearn.roc_auc_score(targets[rows] > 0, predictions[rows]))
+    expect(
+        weighted.auc(targets > 0, predictions), lambda rows: sklearn.roc_auc_score(targets[rows] > 0, predictions[rows])
+    )
 
 
 def test_constant_predictions_have_the_values_of_the_metrics_of_a_split():

@@ -107,7 +107,7 @@ def answer_f1(hypotheses: Sequence[str], references: References) -> float:
 
 
 def row_values(metric: str, hypotheses: Sequence[str], references: References) -> list[float]:
-    """For each row the best value over its references of a metric that is a mean over the rows (a key of ROW_METRICS)."""
+    """Of each row the best value over its references, of a metric that is a mean over the rows (ROW_METRICS)."""
     _check(hypotheses, references)
     value, rows = ROW_METRICS[metric], zip(hypotheses, references, strict=True)
     return [max(value(text, ref) for ref in refs) for text, refs in rows]

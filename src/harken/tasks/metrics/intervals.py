@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics: Wilson's for shares, a bootstrap over the examples for all others."""
+"""Confidence intervals of metrics: Wilson's for shares, a bootstrap over the examples for all remaining."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -63,8 +63,8 @@ def normal_quantile(p: float) -> float:
 def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
     """The two-sided quantile of Student's t distribution; the degrees of freedom need not be whole.
 
-    P(|T| > sqrt(freedom) cot(a)) is the integral of sin^(freedom-1) from 0 to a, over its value for a = pi/2; a is found
-    by bisection. For many degrees of freedom the Cornish-Fisher series about the normal quantile is exact to 1e-6.
+    P(|T| > sqrt(freedom) cot(a)) is the integral of sin^(freedom-1) from 0 to a, over its value for a = pi/2. Bisection
+    solves for a. For many degrees of freedom the Cornish-Fisher series about the normal quantile is exact to 1e-6.
     """
     z = normal_quantile((1 + confidence) / 2)
     if freedom >= SERIES_FREEDOM:
@@ -129,10 +129,10 @@ def intervals(outcomes: Outcomes) -> dict[str, Interval]:
     """The 95 % interval of each metric; metrics of fewer than two examples, and undefined ones, have none."""
     shares = {name: x for name, x in outcomes.items() if isinstance(x, Mean) and x.is_share and x.n}
     ends = {name: wilson_interval(round(x.values.sum()), x.n) for name, x in shares.items()}
-    others = {name: x for name, x in outcomes.items() if name not in shares and x.n > 1}
-    for name, values in bootstrap(others).items():
+    remaining = {name: x for name, x in outcomes.items() if name not in shares and x.n > 1}
+    for name, values in bootstrap(remaining).items():
         if np.isfinite(values).all():
-            n = others[name].n
+            n = remaining[name].n
             ends[name] = widen_at_ends(name, percentile_interval(values, n), n)
     return {name: ends[name] for name in outcomes if name in ends}
 

@@ -13,7 +13,7 @@ import numpy as np
 from harken.data.batch import Array
 
 from . import intervals
-from .intervals import CONFIDENCE, BOUNDS, UNBOUNDED, bootstrap, mid_p_interval, percentile_interval, student_t
+from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, mid_p_interval, percentile_interval, student_t
 from .weighted import LOWER_IS_BETTER, Mean, Outcomes, WeightedMetric
 
 SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
@@ -39,8 +39,12 @@ class Difference(NamedTuple):
         were compared on the same split; `worse` is the number of opponents of which the best was chosen. Each choice
         makes a lucky system look clearly better. The ends are scaled as those of a normal distribution.
         """
-        down, up = (intervals.normal_quantile(1 - 0.025 / k) / intervals.normal_quantile(0.975) for k in (better, worse))
-        return Difference(self.value, self.value - down * (self.value - self.low), self.value + up * (self.high - self.value))
+        down, up = (
+            intervals.normal_quantile(1 - 0.025 / k) / intervals.normal_quantile(0.975) for k in (better, worse)
+        )
+        return Difference(
+            self.value, self.value - down * (self.value - self.low), self.value + up * (self.high - self.value)
+        )
 
     def needed(self, n: int, metric: str) -> tuple[int, float]:
         """With how many examples (or seeds) the interval would exclude 0, and for a difference of what size.
@@ -57,24 +61,37 @@ class Difference(NamedTuple):
         unit = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
         return math.ceil(count / unit) * unit, size
 
+    def facts(self, n: int, metric: str) -> dict[str, float]:
+        """The difference as JSON, with the needed number of examples for a difference of a `size`."""
+        count, size = self.needed(n, metric)
+        return {**self._asdict(), "needed": count, "size": size}
 
-def compare_outcomes(first: Outcomes, others: Mapping[str, Outcomes]) -> dict[str, dict[str, Difference]]:
+
+def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict[str, dict[str, Difference]]:
     """How much better each metric of the first system is than that of each other one: other system -> metric.
 
     Systems with the same examples are resampled together, so what is hard for both cancels. Shares have the interval of
     McNemar's mid-P test, other metrics the expanded percentile interval of the bootstrap.
     """
-    pairs = {(other, name): (first[name], x) for other, row in others.items() for name, x in row.items() if name in first}
+    pairs = {
+        (other, name): (first[name], x) for other, row in opponents.items() for name, x in row.items() if name in first
+    }
     differences = {(o, name): _difference_of_shares(a, b) for (o, name), (a, b) in pairs.items() if _are_shares(a, b)}
     rest = {key: pair for key, pair in pairs.items() if key not in differences and min(pair[0].n, pair[1].n) > 1}
-    draws = bootstrap({("", name): first[name] for _, name in rest} | {key: b for key, (_, b) in rest.items()})
+    own: dict[tuple[str | None, str], WeightedMetric] = {(None, name): first[name] for _, name in rest}
+    draws = bootstrap(own | {key: b for key, (_, b) in rest.items()})
     for (other, name), (a, b) in rest.items():
-        values, opposed = draws["", name], draws[other, name]
+        values, opposed = draws[None, name], draws[other, name]
         size, sign = min(len(values), len(opposed)), -1 if name in LOWER_IS_BETTER else 1
-        difference = _bootstrap_difference(name, sign * (_value(a) - _value(b)), sign * (values[:size] - opposed[:size]), min(a.n, b.n))
+        difference = _bootstrap_difference(
+            name, sign * (_value(a) - _value(b)), sign * (values[:size] - opposed[:size]), min(a.n, b.n)
+        )
         if difference is not None:
             differences[other, name] = difference
-    return {other: {name: differences[other, name] for name in row if (other, name) in differences} for other, row in others.items()}
+    return {
+        other: {name: differences[other, name] for name in row if (other, name) in differences}
+        for other, row in opponents.items()
+    }
 
 
 def _value(metric: WeightedMetric) -> float:
@@ -87,7 +104,8 @@ def _are_shares(a: WeightedMetric, b: WeightedMetric) -> bool:
 
 def _difference_of_shares(a: WeightedMetric, b: WeightedMetric) -> Difference:
     """The interval of the share of wins among the examples that differ, times their number."""
-    assert isinstance(a, Mean) and isinstance(b, Mean)
+    assert isinstance(a, Mean)
+    assert isinstance(b, Mean)
     wins, losses = int((a.values > b.values).sum()), int((a.values < b.values).sum())
     n_different = wins + losses
     if not n_different:

@@ -6,9 +6,10 @@ weights of one give the metric of the split. Most metrics need sums over the exa
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from harken.data.batch import Array
 
@@ -79,23 +80,23 @@ class OfWeights:
         return self.metric(weights)
 
 
-def mean(values: Any) -> Mean:
+def mean(values: ArrayLike) -> Mean:
     """The mean of one number or truth value per example."""
     return Mean(np.asarray(values, np.float64))
 
 
-def ratio(numerators: Any, denominators: Any, transform: Callable[[Array], Array] = np.asarray) -> OfSums:
+def ratio(numerators: ArrayLike, denominators: ArrayLike, transform: Callable[[Array], Array] = np.asarray) -> OfSums:
     """The ratio of two sums, such as loss and number of tokens, transformed."""
     rows = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     return OfSums(rows, lambda a, b: transform(_divide(a, b)))
 
 
-def perplexity(losses: Any, counts: Any) -> OfSums:
+def perplexity(losses: ArrayLike, counts: ArrayLike) -> OfSums:
     """exp of the mean loss."""
     return ratio(losses, counts, lambda mean: np.exp(np.minimum(mean, MAX_EXPONENT)))
 
 
-def micro_f1(matched: Any, predicted: Any, actual: Any) -> OfSums:
+def micro_f1(matched: ArrayLike, predicted: ArrayLike, actual: ArrayLike) -> OfSums:
     """F1 of the counts of all examples, such as the entities of each sentence."""
     return ratio(2.0 * np.asarray(matched), np.asarray(predicted) + np.asarray(actual))
 
