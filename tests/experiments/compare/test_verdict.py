@@ -68,7 +68,7 @@ def test_rows_that_are_clearly_worse_are_named_beside_a_tie():
     verdict = judge_losses(a=[1.0, 1.01, 1.02], b=[1.0, 1.02, 1.03], c=[2.4, 2.4, 2.41])
     assert "between model.heads=a and model.heads=b" in verdict
     assert "corrected for the number of rows" in verdict
-    assert verdict.endswith("; model.heads=c is clearly worse.")
+    assert "; model.heads=c is clearly worse. About " in verdict
 
 
 def test_more_rows_need_a_larger_difference():
@@ -120,7 +120,7 @@ def test_one_seed_each_is_compared_on_the_same_examples():
     facts = judge([one_seed("a", better), one_seed("b", worse)])
     assert facts["differences"]["model.heads=b"]["over"] == "examples"
     assert "clearly better than model.heads=b: a difference of 0.0" in facts["verdict"]
-    assert "paired over 300 examples); each has one seed, and other seeds may differ" in facts["verdict"]
+    assert "paired over 300 examples). Each has one seed; other seeds may differ." in facts["verdict"]
     close = judge([one_seed("a", hard), one_seed("b", hard + rng.normal(0, 0.1, 300))])["verdict"]
     assert close.startswith("No clear difference in validation loss between ")
     assert " examples would be needed" in close
@@ -128,7 +128,7 @@ def test_one_seed_each_is_compared_on_the_same_examples():
 
 def test_one_seed_without_outcomes_may_differ_by_chance():
     assert judge_losses(a=[1.0], b=[2.0]) == (
-        "model.heads=a has the lowest validation loss, 1.000 (model.heads=b: 2.000); with one seed there is no "
+        "model.heads=a has the lowest validation loss, 1.000 (model.heads=b: 2.000). With one seed there is no "
         "interval, so the difference may be noise."
     )
 
@@ -138,10 +138,10 @@ def test_one_seed_without_outcomes_may_differ_by_chance():
 
 def test_failures_and_a_better_baseline_are_in_the_verdict():
     assert judge_losses(a=[2.9, 2.91], b=[None, None]) == (
-        "model.heads=a: validation loss 2.905 ± 0.064; model.heads=b failed; the baseline 5-gram is better (2.500)."
+        "model.heads=a: validation loss 2.905 ± 0.064. Failed: model.heads=b. The baseline 5-gram is better (2.500)."
     )
     assert "baseline" not in judge_losses(a=[1.0, 1.0])
-    assert judge_losses(a=[2.4, 2.5]).endswith("there is no clear difference from the baseline 5-gram (2.500).")
+    assert judge_losses(a=[2.4, 2.5]).endswith("There is no clear difference from the baseline 5-gram (2.500).")
 
 
 def test_the_baseline_of_one_seed_is_compared_on_the_same_examples():
@@ -174,5 +174,5 @@ def test_different_numbers_of_steps_are_in_the_verdict(seconds, time):
         replace(x, cost={**x.cost, "seconds": seconds}) for x in (trial("b", n, 2.0 + n / 9, steps=3) for n in (0, 1))
     ]
     verdict = judge([[trial("a", 0, 1.0), trial("a", 1, 1.1)], slow])["verdict"]
-    assert verdict.endswith(f"; steps {time}: model.heads=a 10, model.heads=b 3.")
-    assert "steps" not in judge_losses(a=[1.0], b=[2.0])
+    assert verdict.endswith(f" Steps {time}: 10 (model.heads=a), 3 (model.heads=b).")
+    assert "Steps" not in judge_losses(a=[1.0], b=[2.0])

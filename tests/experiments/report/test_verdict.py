@@ -38,13 +38,13 @@ def test_a_difference_whose_interval_excludes_0_is_better_or_worse():
 def test_a_difference_whose_interval_includes_0_is_not_clear_and_the_needed_number_is_named():
     assert run_verdict(facts(-0.11, 0.02, 0.15)) == (
         "Accuracy 0.640 on the test split; no clear difference from the best trivial baseline 0.620 (bag of words) "
-        "with 50 texts: the accuracy is higher by 0.02 (95 % interval -0.11 to 0.15); about 2,100 texts would be "
+        "with 50 texts: the accuracy is higher by 0.02 (95 % interval -0.11 to 0.15). About 2,100 texts would be "
         "needed.",
         NOT_BETTER,
     )
     same = run_verdict(facts(-0.1, 0.0, 0.1))[0]
     assert "the accuracy is the same (95 % interval -0.10 to 0.10)" in same
-    assert same.endswith("; about 2,100 texts would be needed to see a difference of 0.0100.")
+    assert same.endswith(" About 2,100 texts would be needed to see a difference of 0.01.")
     assert "needed" not in run_verdict(facts(-0.001, 0.0, 0.001, needed=12))[0]
 
 

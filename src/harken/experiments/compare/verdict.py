@@ -72,7 +72,7 @@ def _difference(
 
 
 def comparison_verdict(facts: Facts) -> str:
-    """The conclusion that the intervals of the differences support, in one sentence."""
+    """The conclusion that the intervals of the differences support."""
     split, metric = facts["split"], facts["metric"]
     rows = [row for row in facts["rows"] if metric in row["metrics"]]
     failed = [row["name"] for row in facts["rows"] if not row["seeds"]]
@@ -85,36 +85,36 @@ def comparison_verdict(facts: Facts) -> str:
         return warning
     rows.sort(key=lambda row: metric_sign(metric) * row["metrics"][metric])
     what = f"{display_name(split)} {display_name(metric)}"
-    clauses = [_ranking(rows, what, metric, facts.get("differences") or {})]
-    clauses += [f"{_name_list(failed)} failed"] if failed else []
-    clauses += [clause for clause in (_baseline_clause(facts, rows[0]), _steps_clause(rows)) if clause]
-    return "; ".join(clauses) + "."
+    sentences = _ranking(rows, what, metric, facts.get("differences") or {})
+    sentences += [f"Failed: {_name_list(failed)}."] if failed else []
+    return " ".join(filter(None, (*sentences, _compare_with_baseline(facts, rows[0]), _compare_steps(rows))))
 
 
-def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) -> str:
+def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) -> list[str]:
     """The best row, and the rows that are clearly worse. The rows are sorted, the best first."""
     values = [format_interval(row["metrics"][metric], row["interval"].get(metric)) for row in rows]
     names = [row["name"] for row in rows]
     if len(rows) == 1:
-        return f"{names[0]}: {what} {values[0]}"
+        return [f"{names[0]}: {what} {values[0]}."]
     extreme = "lowest" if metric_sign(metric) > 0 else "highest"
     first = f"{names[0]} has the {extreme} {what}, {values[0]}"
     if not differences:
-        return f"{first} ({names[1]}: {values[1]}); with one seed there is no interval, so the difference may be noise"
+        noise = "With one seed there is no interval, so the difference may be noise."
+        return [f"{first} ({names[1]}: {values[1]}).", noise]
     words = {name: difference_word(difference) for name, difference in differences.items()}
     tied = [n for n, name in enumerate(names) if n == 0 or not words.get(name)]
     worse = [name for n, name in enumerate(names) if n not in tied]
     nearest = differences.get(names[1])
     size = f": {_describe(nearest, len(rows))}" if nearest else ""
-    caveat = "; each has one seed, and other seeds may differ" if _over(differences) == OVER_EXAMPLES else ""
+    caveat = "Each has one seed; other seeds may differ." if _over(differences) == OVER_EXAMPLES else ""
     if len(tied) == 1:
         opponents = names[1] if len(rows) == 2 else f"all others; the next is {names[1]} with {values[1]}"
-        return f"{first}, clearly better than {opponents}{size}{caveat}"
+        return [f"{first}, clearly better than {opponents}{size}.", caveat]
     numbers = f" ({', '.join(values[n] for n in tied)})" if len(tied) <= MAX_NAMES else ""
     verdict = f"No clear difference in {what} between {_name_list([names[n] for n in tied])}{numbers}{size}"
-    if nearest and len(tied) == 2:
-        verdict += needed_examples(nearest, nearest["n"], nearest["over"])
-    return verdict + f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} clearly worse" * bool(worse) + caveat
+    verdict += f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} clearly worse" * bool(worse)
+    needed = needed_examples(nearest, nearest["n"], nearest["over"]) if nearest and len(tied) == 2 else ""
+    return [f"{verdict}.", needed, caveat]
 
 
 def _over(differences: Facts) -> str:
@@ -129,7 +129,7 @@ def _describe(difference: Facts, n_rows: int) -> str:
     return f"a difference of {value} (95 % interval {low} to {high}, {basis}{corrected})"
 
 
-def _baseline_clause(facts: Facts, row: Facts) -> str:
+def _compare_with_baseline(facts: Facts, row: Facts) -> str:
     """The best baseline, unless the best row is clearly better."""
     split, metric = facts["split"], facts["metric"]
     if (best := best_baseline(facts["baseline"], metric)) is None:
@@ -145,11 +145,11 @@ def _baseline_clause(facts: Facts, row: Facts) -> str:
         return ""
     shown = format_number(value, 4)
     if ends[1] < 0:
-        return f"the baseline {name} is better ({shown})"
-    return f"there is no clear difference from the baseline {name} ({shown})"
+        return f"The baseline {name} is better ({shown})."
+    return f"There is no clear difference from the baseline {name} ({shown})."
 
 
-def _steps_clause(rows: Sequence[Facts]) -> str:
+def _compare_steps(rows: Sequence[Facts]) -> str:
     """The number of steps of each row if they differ, as in trainings of equal time."""
     trained = [row for row in rows if row["steps"]]
     steps = {row["name"]: round(row["steps"]) for row in trained}
@@ -158,8 +158,8 @@ def _steps_clause(rows: Sequence[Facts]) -> str:
     seconds = [row["seconds"] for row in trained if row["seconds"]]
     time = "in about the same time" if seconds and max(seconds) <= SAME_TIME * min(seconds) else "in different times"
     if len(steps) > MAX_NAMES:
-        return f"{time} they made between {min(steps.values()):,} and {max(steps.values()):,} steps"
-    return f"steps {time}: " + ", ".join(f"{name} {count:,}" for name, count in steps.items())
+        return f"Steps {time}: {min(steps.values()):,} to {max(steps.values()):,}."
+    return f"Steps {time}: " + ", ".join(f"{count:,} ({name})" for name, count in steps.items()) + "."
 
 
 def _name_list(names: Sequence[str]) -> str:

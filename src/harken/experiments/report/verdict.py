@@ -54,7 +54,8 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
         return f"{head}, {word} than the {tail}: {size}.", "" if word == "better" else NOT_BETTER
     n, unit = _examples(nested(facts, "protocol", split))
     unclear = f"no clear difference from the {tail} with {n:,} {unit}"
-    return f"{head}; {unclear}: {size}{needed_examples(difference, n, unit)}.", NOT_BETTER
+    sentences = f"{head}; {unclear}: {size}.", needed_examples(difference, n, unit)
+    return " ".join(filter(None, sentences)), NOT_BETTER
 
 
 def difference_word(difference: Mapping[str, float]) -> str:
@@ -72,10 +73,10 @@ def describe_difference(difference: Mapping[str, float], metric: str) -> str:
 
 
 def needed_examples(difference: Mapping[str, float], n: int, unit: str) -> str:
-    """; about 900 texts would be needed; "" if this many would only show a difference too small to matter."""
+    """About 900 texts would be needed; "" if there are enough to see every difference that matters."""
     count, size = int(difference.get("needed", 0)), difference.get("size", 0.0)
-    which = f" to see a difference of {format_number(size)}" if size > abs(difference["value"]) else ""
-    return f"; about {count:,} {unit} would be needed{which}" if count > n else ""
+    which = f" to see a difference of {size:g}" if size > abs(difference["value"]) else ""
+    return f"About {count:,} {unit} would be needed{which}." if count > n else ""
 
 
 def _examples(protocol: Facts) -> tuple[int, str]:
