@@ -104,8 +104,8 @@ class Score:
         Of a baseline without the primary metric, every common metric. `candidates` is the number of checkpoints that
         were compared on this split. The interval allows for the choice among them, and for that of the best baseline.
         """
-        primary, common = self.primary_metric, {name: b.outcomes for name, b in baselines.items()}
-        if any(primary in outcomes for outcomes in common.values()):
+        primary, common = self.protocol.get("primary_metric"), {name: b.outcomes for name, b in baselines.items()}
+        if primary and any(primary in outcomes for outcomes in common.values()):
             common = {name: {primary: x[primary]} for name, x in common.items() if primary in x}
         rows = compare_outcomes(self.outcomes, common)
         return {
