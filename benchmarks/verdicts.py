@@ -81,9 +81,9 @@ _pools: dict[tuple[float, int], list[Floats]] = {}
 
 
 def _text_pool(quality: float, system: int = 0) -> list[Floats]:
-    """Exact match and n-gram counts of generated sentences; the references are the same for every system."""
+    """Exact match and n-gram counts of generated sentences: the same references and noise for every quality."""
     if (quality, system) not in _pools:
-        rng, noise = np.random.default_rng(SEED), np.random.default_rng([SEED, system, round(1e6 * quality)])
+        rng, noise = np.random.default_rng(SEED), np.random.default_rng([SEED, 1 + system])
         references = [list(rng.choice(VOCABULARY, size=rng.integers(3, 12))) for _ in range(POOL)]
         texts = []
         for words in references:
@@ -127,7 +127,7 @@ def simulate(metric: str, n: int, pairs: int, quality: float = QUALITY) -> list[
     return differences
 
 
-def three_errors(metric: str, n: int, pairs: int) -> float:
+def three_errors(metric: str, n: int, pairs: int = 4000) -> float:
     """The quality of the first system whose mean difference is three standard errors."""
     draw, quality = SIMULATIONS[metric][0], RAISED
     weights = np.ones((1, n))
@@ -143,7 +143,7 @@ def three_errors(metric: str, n: int, pairs: int) -> float:
 def verdict_rates(metric: str, n: int, pairs: int, power_pairs: int) -> Rates:
     """How often each word appears."""
     words = [difference.verdict for difference in simulate(metric, n, pairs)]
-    quality = three_errors(metric, n, min(400, power_pairs)) if power_pairs else QUALITY
+    quality = three_errors(metric, n) if power_pairs else QUALITY
     better = [difference.verdict == "better" for difference in simulate(metric, n, power_pairs, quality)]
     return Rates(words.count("better") / pairs, words.count("worse") / pairs, sum(better) / max(1, power_pairs))
 

@@ -118,12 +118,12 @@ def test_one_seed_each_is_compared_on_the_same_examples():
     hard = rng.gamma(2.0, size=300)
     better, worse = hard + rng.normal(0, 0.1, 300), hard + rng.normal(0.05, 0.1, 300)
     facts = judge([one_seed("a", better), one_seed("b", worse)])
-    assert facts["differences"]["model.heads=b"]["over"] == "examples"
+    assert facts["differences"]["model.heads=b"]["over"] == "tokens"
     assert "clearly better than model.heads=b: a difference of 0.0" in facts["verdict"]
-    assert "paired over 300 examples). Each has one seed; other seeds may differ." in facts["verdict"]
+    assert "over the same 5,000 tokens). Each has one seed; other seeds may differ." in facts["verdict"]
     close = judge([one_seed("a", hard), one_seed("b", hard + rng.normal(0, 0.1, 300))])["verdict"]
     assert close.startswith("No clear difference in validation loss between ")
-    assert " examples would be needed" in close
+    assert " tokens would be needed" in close
 
 
 def test_one_seed_without_outcomes_may_differ_by_chance():

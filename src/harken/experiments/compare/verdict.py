@@ -13,6 +13,7 @@ from harken.experiments.report.verdict import (
     MIN_TOKENS,
     Facts,
     best_baseline,
+    count_examples,
     difference_word,
     metric_sign,
     needed_examples,
@@ -25,7 +26,7 @@ from .summary import Trial, format_interval
 
 MAX_NAMES = 4  # rows that a verdict lists by name
 SAME_TIME = 1.25  # ratio of the longest to the shortest training time that counts as equal time
-OVER_SEEDS, OVER_EXAMPLES = "seeds each", "examples"
+OVER_SEEDS = "seeds each"
 
 
 def add_verdict(facts: Facts, groups: Sequence[Sequence[Trial]]) -> dict[str, object]:
@@ -55,7 +56,7 @@ def _differences(facts: Facts, groups: Sequence[Sequence[Trial]]) -> dict[str, d
 def _difference(
     best: Sequence[Trial], other: Sequence[Trial], split: str, metric: str, n_pairs: int
 ) -> tuple[Difference, int, str] | None:
-    """The difference with its interval, and the number of seeds or examples that it is based on."""
+    """The difference with its interval, and the number of seeds or examples that it is based on, with their name."""
     values = [[trial.facts["metrics"][split][metric] for trial in group] for group in (best, other)]
     if min(map(len, values)) > 1:
         difference = welch_difference(*values, sign=-metric_sign(metric), comparisons=n_pairs)
@@ -68,7 +69,7 @@ def _difference(
     row = compare_outcomes({metric: first[metric]}, {"": {metric: second[metric]}})[""]
     if metric not in row:
         return None
-    return row[metric].adjusted(n_pairs, n_pairs), min(first[metric].n, second[metric].n), OVER_EXAMPLES
+    return row[metric].adjusted(n_pairs, n_pairs), *count_examples(best[0].protocol(split))
 
 
 def comparison_verdict(facts: Facts) -> str:
@@ -106,7 +107,8 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) 
     worse = [name for n, name in enumerate(names) if n not in tied]
     nearest = differences.get(names[1])
     size = f": {_describe(nearest, len(rows))}" if nearest else ""
-    caveat = "Each has one seed; other seeds may differ." if _over(differences) == OVER_EXAMPLES else ""
+    one_seed = any(difference["over"] != OVER_SEEDS for difference in differences.values())
+    caveat = "Each has one seed; other seeds may differ." if one_seed else ""
     if len(tied) == 1:
         opponents = names[1] if len(rows) == 2 else f"all others; the next is {names[1]} with {values[1]}"
         return [f"{first}, clearly better than {opponents}{size}.", caveat]
@@ -117,14 +119,10 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) 
     return [f"{verdict}.", needed, caveat]
 
 
-def _over(differences: Facts) -> str:
-    return next((str(difference["over"]) for difference in differences.values()), "")
-
-
 def _describe(difference: Facts, n_rows: int) -> str:
     """a difference of 0.052 (95 % interval 0.031 to 0.073, 3 seeds each)"""
     low, high, value = format_interval_ends(difference["low"], difference["high"], difference["value"])
-    basis = f"{'paired over ' * (difference['over'] == OVER_EXAMPLES)}{difference['n']:,} {difference['over']}"
+    basis = f"{'over the same ' * (difference['over'] != OVER_SEEDS)}{difference['n']:,} {difference['over']}"
     corrected = ", corrected for the number of rows" * (n_rows > 2)
     return f"a difference of {value} (95 % interval {low} to {high}, {basis}{corrected})"
 

@@ -52,7 +52,7 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     word, size = difference_word(difference), describe_difference(difference, key)
     if word:
         return f"{head}, {word} than the {tail}: {size}.", "" if word == "better" else NOT_BETTER
-    n, unit = _examples(nested(facts, "protocol", split))
+    n, unit = count_examples(nested(facts, "protocol", split))
     unclear = f"no clear difference from the {tail} with {n:,} {unit}"
     sentences = f"{head}; {unclear}: {size}.", needed_examples(difference, n, unit)
     return " ".join(filter(None, sentences)), NOT_BETTER
@@ -79,7 +79,7 @@ def needed_examples(difference: Mapping[str, float], n: int, unit: str) -> str:
     return f"About {count:,} {unit} would be needed{which}." if count > n else ""
 
 
-def _examples(protocol: Facts) -> tuple[int, str]:
+def count_examples(protocol: Facts) -> tuple[int, str]:
     """Number and name of the examples: the first entry of the protocol."""
     unit, count = next(iter(protocol.items()), ("", None))
     return (count, display_name(unit)) if isinstance(count, int) else (0, "examples")
