@@ -155,7 +155,7 @@ def test_few_verdicts_on_equal_systems_claim_a_difference(verdicts, metric):
     "metric", ["accuracy", "f1", "matthews", "pearson", "spearman", "loss", "exact_match", "bleu", "chrf"]
 )
 def test_verdicts_are_calibrated(verdicts, metric):
-    rates = verdicts.verdict_rates(metric, 200, pairs=2000, power_pairs=400)
+    rates = verdicts.verdict_rates(metric, 200, pairs=2000, power_pairs=500)
     assert 0.01 <= rates.better <= 0.035
     assert 0.01 <= rates.worse <= 0.035
     assert rates.power >= 0.8
