@@ -149,7 +149,7 @@ def test_a_finished_run_prints_its_verdict_against_the_baseline():
         "audit": {"passed": True, "summary": "all is well"},
     }
     assert evaluation_lines(facts)[-2:] == [
-        "  verdict Accuracy 0.500 on the test split, worse than the best trivial baseline 1.00 (bag of words).",
+        "  verdict Accuracy 0.500 on the test split, no better than the best trivial baseline 1.00 (bag of words).",
         "  audit   all is well",
     ]
 

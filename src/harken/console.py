@@ -318,7 +318,9 @@ def evaluation_lines(facts: Facts) -> list[str]:
         rows = [("this model", values), *list(groups.items())[:MAX_GROUPS]]
         rows += nested(facts, "seeds", "summary", split).items()
         rows += [(f"baseline: {name}", metrics) for name, metrics in baselines.items()]
-        notes = [", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items())]
+        ends = [f"{name.replace('_', ' ')} {text}" for name, text in verdict.interval_texts(facts, split).items()]
+        notes = [f"95 % intervals: {', '.join(ends)}"] if ends else []
+        notes.append(", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items()))
         if len(large) > MAX_GROUPS:
             notes.append(f"{len(large) - MAX_GROUPS} more groups are in the report and in --json")
         if verdict.too_few_tokens(protocol):

@@ -48,7 +48,7 @@ def test_compare_prints_trials_a_table_a_verdict_and_the_report(harken, text):
         "gpt", "lstm", "baseline: unigram", "baseline: 5-gram Kneser-Ney",
     ]  # fmt: skip
     assert any(line.lstrip().startswith("valid loss, as trained  model.context=8") for line in lines)
-    assert "with one seed there is no interval, so the difference may be noise" in lines[-2]
+    assert "Each has one seed; other seeds may differ." in lines[-2]
     assert lines[-1] == "  report  runs/my-compare/report.html      plot: runs/my-compare/compare.svg"
 
 

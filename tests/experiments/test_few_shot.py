@@ -70,10 +70,11 @@ def test_a_resumed_comparison_reads_the_stored_prompt_evaluation(language_model,
 
 def test_a_few_shot_row_equals_eval_with_a_prompt(language_model, table, tmp_path):
     recipe = choose(table, {**TINY, "from": str(language_model), "transfer": "2-shot", "train.seed": 5}).recipe
-    facts, _ = few_shot.evaluate_few_shot(recipe, tmp_path / "row", lambda *_, **__: None)
+    facts, _, outcomes = few_shot.evaluate_few_shot(recipe, tmp_path / "row", lambda *_, **__: None)
     task, _ = few_shot.load_task(recipe, None, processor=few_shot.transfer.inherited_processor(recipe))
     score = evaluate_prompt(harken.load(language_model), task, "valid", few_shot.prompt_from_recipe(recipe))
     assert facts["metrics"]["valid"] == pytest.approx(score.metrics)
+    assert outcomes["valid"].keys() == facts["intervals"]["valid"].keys() == score.metrics.keys()
     assert score.protocol["seed"] == 5
 
 

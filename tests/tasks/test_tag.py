@@ -158,7 +158,8 @@ def test_a_split_sentence_is_tagged_as_one(tmp_path):
     _, model, data = bind(conll_file(tmp_path), **{"data.max_length": 8, "data.tokenizer": "char"})
     part = data.splits["valid"]
     assert len(part.texts) > len(part.sentences)
-    tags, probabilities, loss = predict_tags(model, part, data.processor.labels)
+    tags, probabilities, losses = predict_tags(model, part, data.processor.labels)
     assert [len(row) for row in tags] == [len(s.words) for s in part.sentences]
     assert all(0 < p <= 1 for row in probabilities for p in row)
-    assert loss > 0
+    assert len(losses) == len(part.sentences)
+    assert (losses > 0).all()

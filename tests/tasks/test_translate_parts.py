@@ -1,12 +1,14 @@
-"""The full evaluation of a translation: the interval of BLEU, and the metric of each group."""
+"""The full evaluation of a translation: the intervals, and the metric of each group."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
 from harken.data.pairs.source import PairSource
-from harken.tasks.metrics.generation import bleu, bootstrap
+from harken.tasks.metrics.generation import bleu
+from harken.tasks.metrics.intervals import wilson_interval
 from harken.tasks.translate import TranslateSettings, TranslateTask
 
 pytest.importorskip("sacrebleu")
@@ -33,22 +35,24 @@ def evaluate(tmp_path, monkeypatch) -> Any:
         batches = data.batches(8, 0)
         task = TranslateTask(TranslateSettings(metric=metric), data, batches)
         texts = [refs[0] if len(refs[0].split()) < 8 else f"{refs[0]} non" for refs in pairs.references]
-        monkeypatch.setattr(task, "_summed_loss", lambda model, split, max_pairs: (1.0, 1))
+        monkeypatch.setattr(task, "_pair_losses", lambda model, split, max_pairs: (np.ones(9), np.ones(9)))
         monkeypatch.setattr(task, "generate", lambda model, sources, search: texts[: len(sources)])
         return task.evaluate(nn.Identity(), "valid", quick=quick), (texts, pairs)
 
     return run
 
 
-def test_a_full_evaluation_has_the_bootstrap_interval_of_bleu(evaluate):
-    score, (texts, pairs) = evaluate()
+def test_a_full_evaluation_has_an_interval_around_each_metric(evaluate):
+    score, _ = evaluate()
     assert score.protocol["primary_metric"] == score.primary_metric == "bleu"
-    assert score.protocol["bleu_interval"] == bootstrap(texts, pairs.references)[1] > 0
+    assert score.intervals.keys() == score.metrics.keys()
+    for name in ("bleu", "chrf", "exact_match", "rouge_l"):
+        assert score.intervals[name][0] < score.metrics[name] < score.intervals[name][1]
 
 
-def test_a_quick_evaluation_has_neither_interval_nor_parts(evaluate):
+def test_a_quick_evaluation_has_neither_intervals_nor_parts(evaluate):
     score, _ = evaluate(quick=True)
-    assert "bleu_interval" not in score.protocol
+    assert not score.intervals
     assert not score.parts
 
 
@@ -70,4 +74,4 @@ def test_with_a_group_column_the_parts_are_its_values(evaluate):
         "distance 2": {"exact_match": 1.0, "pairs": pairs.groups.count("2"), "position": 2.0},
         "distance 10": {"exact_match": 0.0, "pairs": pairs.groups.count("10"), "position": 10.0},
     }
-    assert "bleu_interval" not in score.protocol
+    assert score.intervals["exact_match"] == wilson_interval(pairs.groups.count("2"), len(pairs))

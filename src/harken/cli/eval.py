@@ -1,5 +1,6 @@
 """harken eval RUN [DATA]"""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -52,13 +53,15 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
     shown = "other data" if data else split or main_split(model.metrics)
     if json_:
         return print_json(_json_summary(score, baseline, shown))
-    evaluation = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}
+    evaluation = {"metrics": score.metrics, "intervals": score.intervals, "baseline": baseline}
+    evaluation |= {"protocol": score.protocol, "parts": score.parts}
     for line in evaluation_lines({name: {shown: value} for name, value in evaluation.items()}):
         click.echo(line)
 
 
 def _json_summary(score: Any, baseline: dict[str, Any], split: str) -> dict[str, Any]:
-    summary = {"metrics": score.metrics, "baseline": baseline, "split": split, "examples": score.n_examples}
+    summary = {"metrics": score.metrics, "intervals": score.intervals, "baseline": baseline, "split": split}
+    summary |= {"differences": score.differences, "examples": score.n_examples}
     return {**summary, "protocol": score.protocol, "parts": score.parts}
 
 
@@ -80,9 +83,14 @@ def _evaluate_prompt(
         template, seed = decode_prompt(options["prompt"]), options["seed"]
         prompts = [FewShotPrompt(template, shots, seed, labels) for shots in counts]
         scores = [evaluate_prompt(model, task, part, prompt, listener) for prompt in prompts]
-    baseline = task.baselines(part)
+    baselines = task.evaluate_baselines(part)
+    scores = [replace(score, differences=score.compare(baselines)) for score in scores]
+    baseline = {name: x.metrics for name, x in baselines.items()}
     if json_:
-        rows = [{"shots": n, "metrics": score.metrics} for n, score in zip(counts, scores, strict=True)]
+        rows = [
+            {"shots": n, "metrics": score.metrics, "intervals": score.intervals}
+            for n, score in zip(counts, scores, strict=True)
+        ]
         return print_json({**_json_summary(scores[-1], baseline, part), "rows": rows})
     lines = [(f"this model, {n} shot{'s' * (n != 1)}", score.metrics) for n, score in zip(counts, scores, strict=True)]
     lines += [(f"baseline: {name}", metrics) for name, metrics in baseline.items()]

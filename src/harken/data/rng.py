@@ -36,6 +36,7 @@ class RngStream(IntEnum):
     SCENE_HELD_OUT = 10
     SCENE_DRAW = 11
     SCENE_PIXELS = 12
+    BOOTSTRAP = 13  # resamples of the examples of an evaluation
 
 
 def rng_for(seed: int, *path: int) -> np.random.Generator:

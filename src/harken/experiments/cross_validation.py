@@ -26,9 +26,9 @@ from harken.files import write_atomic
 from harken.inference.answers.rows import best_label
 from harken.inference.run import Labels, Run, load
 from harken.recipe import Recipe
+from harken.tasks.metrics.intervals import student_t
 
 from .choose import choose, run_name
-from .compare.summary import student_t
 from .folders import is_available, next_available, numbered_folders
 from .train import train
 

@@ -11,7 +11,9 @@ from harken.events import Listener
 from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
 from harken.inference.run import load
 from harken.recipe import Recipe
+from harken.tasks import evaluation_facts
 from harken.tasks.classify import ClassifySettings
+from harken.tasks.metrics.weighted import Outcomes
 from harken.training import cost as training_cost
 
 from . import transfer
@@ -32,26 +34,28 @@ def prompt_from_recipe(recipe: Recipe) -> FewShotPrompt:
     return FewShotPrompt(recipe.task.prompt, recipe.start.shots or 0, recipe.train.seed, recipe.task.labels)
 
 
-def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> tuple[Facts, Facts]:
-    """Facts and cost of a prompted evaluation, as of a training; a finished one is read from its folder."""
+def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> tuple[Facts, Facts, dict[str, Outcomes]]:
+    """Facts and cost of a prompted evaluation, as of a training, and the outcomes of each split.
+
+    A finished one is read from its folder, without outcomes.
+    """
     if (folder / OUTPUT_FILE).is_file():
         stored: Facts = run_folder.read_json(folder / OUTPUT_FILE)
-        return stored["facts"], stored["cost"]
+        return stored["facts"], stored["cost"], {}
     prompt, model = prompt_from_recipe(recipe), load(str(recipe.start.run), device=recipe.train.device)
     task, _ = load_task(recipe, None, listen, transfer.inherited_processor(recipe))
     with training_cost.Meter(device=model.device) as meter:
         scores = {split: evaluate_prompt(model, task, split, prompt, listen) for split in task.splits}
+    baselines = {split: task.evaluate_baselines(split) for split in task.splits}
     facts: dict[str, object] = {
         "name": folder.name,
         "kind": recipe.model.kind,
         "parameters": model.parameters,
         "steps": 0,
         "data": task.data.facts(),
-        "baseline": {split: task.baselines(split) for split in task.splits},
+        **evaluation_facts(scores, baselines),
     }
-    for name in ("metrics", "protocol", "parts"):
-        facts[name] = {split: vars(score)[name] for split, score in scores.items()}
     cost = training_cost.cost(meter.reading(), tokens=0, flops_per_token=0.0) | {"flops": None}  # no training FLOPs
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(folder / OUTPUT_FILE, {"facts": facts, "cost": cost})
-    return facts, cost
+    return facts, cost, {split: score.outcomes for split, score in scores.items()}

@@ -20,7 +20,7 @@ from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import Recipe, SettingsDict
 from harken.suggestions import did_you_mean
-from harken.tasks import BoundTask
+from harken.tasks import Baseline, BoundTask, Score, evaluation_facts
 from harken.tasks.translate import TranslateTask
 from harken.training import cost as training_cost
 from harken.training import parallel
@@ -226,13 +226,16 @@ def _train(
             _write_seed_runs(recipe, folder, trainer, reading, known)
         trainer = seeds.single_seed_trainer(trainer, known["seeds"]["selected"] - recipe.train.seed)
     trainer.model = ranks.unshard(trainer.model, lambda: recipe.build(dataset.vocab))
+    scores = dict[str, Score]()
     if ranks.is_first:
         run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(trainer.model))
         if isinstance(trainer.task, TranslateTask):
             known["data"]["padding"] = trainer.task.batches.padding
-        _evaluate(recipe, folder, trainer, reading, known, listen)
+        scores = _evaluate(recipe, folder, trainer, reading, known, listen)
     ranks.broadcast(lambda: None)  # a barrier
-    return load(folder, device=str(trainer.device))
+    run = load(folder, device=str(trainer.device))
+    run.final_scores = scores
+    return run
 
 
 def _plan(
@@ -272,25 +275,32 @@ def _write_seed_runs(
 ) -> None:
     """Write each seed as a run; the cost is divided evenly."""
     n_seeds, facts = trainer.model.n_models, {name: fact for name, fact in known.items() if name != "seeds"}
-    facts["baseline"] = {split: trainer.task.baselines(split) for split in trainer.task.splits}
-    facts["ablation"] = trainer.task.tasks[0].ablation() or None
+    task = trainer.task.tasks[0]
+    baselines = {split: task.evaluate_baselines(split) for split in trainer.task.splits}
+    facts["ablation"] = task.ablation() or None
     part = reading._replace(seconds=reading.seconds / n_seeds, joules=reading.joules / n_seeds)
     for n in range(n_seeds):
         single = seeds.single_seed_trainer(trainer, n)
         seed_folder, seed_recipe = seeds.write_seed_run(folder, n, recipe, single.model)
-        _evaluate(seed_recipe, seed_folder, single, part, facts, silent)
+        _evaluate(seed_recipe, seed_folder, single, part, facts, silent, baselines)
 
 
 def _evaluate(
-    recipe: Recipe, folder: Path, trainer: Trainer, reading: MeterReading, known: dict[str, Any], listen: Listener
-) -> None:
+    recipe: Recipe,
+    folder: Path,
+    trainer: Trainer,
+    reading: MeterReading,
+    known: dict[str, Any],
+    listen: Listener,
+    baselines: Mapping[str, Mapping[str, Baseline]] | None = None,
+) -> dict[str, Score]:
     """The final evaluation with baselines, the cost, the audit and the report."""
     task, steps = trainer.task, trainer.step
     if task.splits:
         listen("evaluate")
     known = {"thresholds": task.choose_thresholds(trainer.model) or None} | known
     scores = {split: trainer.evaluate(split, quick=False) for split in task.splits}
-    baseline = known.get("baseline") or {split: task.baselines(split) for split in task.splits}
+    baselines = baselines or {split: task.evaluate_baselines(split) for split in task.splits}
     known = {"ablation": task.ablation() or None} | known
     n_batches, n_rows = (3, 4) if isinstance(task, TranslateTask) else (1, 1)  # pairs differ in length, windows do not
     batches = [task.batch(0, n) for n in range(min(n_batches, task.steps))]
@@ -315,10 +325,7 @@ def _evaluate(
         "steps": steps,
         "seconds": cost["seconds"],
         "date": time.strftime("%Y-%m-%d"),
-        "metrics": {split: score.metrics for split, score in scores.items()},
-        "protocol": {split: score.protocol for split, score in scores.items()},
-        "parts": {split: score.parts for split, score in scores.items() if score.parts},
-        "baseline": baseline,
+        **evaluation_facts(scores, baselines, candidates={"valid": n_candidates(recipe, folder)}),
         "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.validation.step,
         "skipped": trainer.validation.skipped,
@@ -336,3 +343,10 @@ def _evaluate(
     write_atomic(folder / "report.html", report_page(facts | sections))
     example = samples[0]["prompt"] if samples else ""
     run_folder.write_manifest(folder, facts | ({"example": example} if example else {}))
+    return scores
+
+
+def n_candidates(recipe: Recipe, folder: Path) -> int:
+    """How many checkpoints and seeds were compared on the validation split to select the weights."""
+    train, passes = recipe.train, sum("valid" in line for line in run_folder.read_log(folder))
+    return max(1, passes * train.keep_best) * (train.seeds if train.select_seed_on == "valid" else 1)

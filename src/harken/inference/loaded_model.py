@@ -18,6 +18,7 @@ from harken.decode.sampling import TextGenerator
 from harken.errors import BadInput
 from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.recipe import Recipe
+from harken.tasks import Score
 
 from .answers import InputReader
 from .answers.unknown import unknown_pieces
@@ -32,6 +33,7 @@ class LoadedModel:
         self.path, self.recipe, self.facts = path, recipe, cast(dict[str, Any], facts)
         self.model, self.tokenizer = cast(LanguageModel, model), cast(Any, tokenizer)
         self.graph_cache: dict[str | None, tuple[Any, Any]] = {}  # loaded graphs by path, each with its bound task
+        self.final_scores: Mapping[str, Score] = {}  # of each split, if this process has trained the run
         self.model.eval()
 
     @cached_property

@@ -153,7 +153,9 @@ def _evaluate_pairs(
     answers = _generate_answers(run, examples, [template.question({"text": source}) for source in sources], listen)
     metrics, notes = task.text_metrics(answers, pairs.references)
     primary_metric = metric if metric in metrics else "exact_match"
-    return Score(metrics, {"pairs": len(answers), "primary_metric": primary_metric, **notes})
+    outcomes = task.text_outcomes(answers, pairs.references, metrics)
+    protocol = {"pairs": len(answers), "primary_metric": primary_metric, **notes}
+    return Score(metrics, protocol, primary_metric=primary_metric, outcomes=outcomes)
 
 
 def _evaluate_questions(run: LoadedModel, task: SpanTask, split: str, prompt: FewShotPrompt, listen: Listener) -> Score:
@@ -167,7 +169,8 @@ def _evaluate_questions(run: LoadedModel, task: SpanTask, split: str, prompt: Fe
     questions = [template.question(fields(question)) for question in data.questions]
     answers = _generate_answers(run, examples, questions, listen)
     metrics, parts = task.text_metrics(answers, data)
-    return Score(metrics, {"questions": len(answers), "primary_metric": "f1"}, parts, primary_metric="f1")
+    protocol, outcomes = {"questions": len(answers), "primary_metric": "f1"}, task.text_outcomes(answers, data)
+    return Score(metrics, protocol, parts, primary_metric="f1", outcomes=outcomes)
 
 
 def _generate_answers(run: LoadedModel, examples: Texts, questions: Texts, listen: Listener) -> list[str]:

@@ -1,6 +1,7 @@
 """A loaded run: the object that `harken.load` and `harken.train` return."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
@@ -144,6 +145,7 @@ class Run(LoadedModel):
     def evaluate(self, split: str | None = None, *, data: str | None = None, listen: Listener = silent) -> Evaluation:
         """The task's metrics on a split of the run's data, or on other data, and those of the baselines.
 
+        The score also has the 95 % intervals of its metrics, and the paired differences to the baselines.
         Without a split it is test, if there is one, else valid.
 
         >>> run.evaluate("valid").metrics["loss"] > 0
@@ -161,7 +163,9 @@ class Run(LoadedModel):
         if data is not None and (fraction := score.protocol.get("unknown")):
             percent = f"{100 * fraction:.3g} % of its tokens are unknown to this run and evaluated as <unk>"
             listen("notice", text=f"{data}: {percent}")
-        return Evaluation(score, task.baselines(split))
+        baselines = task.evaluate_baselines(split)
+        score = replace(score, differences=score.compare(baselines))
+        return Evaluation(score, {name: baseline.metrics for name, baseline in baselines.items()})
 
     # --- translate ----------------------------------------------------------------------------------------------------
 

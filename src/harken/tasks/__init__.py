@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +17,12 @@ from harken.events import Overflow
 from harken.models import ModelSettings
 from harken.settings import Settings
 
+from .metrics.intervals import Interval, intervals
+from .metrics.paired_difference import compare_outcomes
+from .metrics.weighted import Outcomes
+
 Metrics = dict[str, float]
+Differences = dict[str, dict[str, dict[str, float]]]  # by baseline and metric: value, low, high ...
 SettingsT = TypeVar("SettingsT", bound="TaskSettings[Any, Any]")
 DataT = TypeVar("DataT", bound=Dataset)
 ModelSettingsT = TypeVar("ModelSettingsT", bound=ModelSettings)
@@ -53,6 +60,13 @@ class LabelPredictions:
         return self.predicted == self.targets
 
 
+class Baseline(NamedTuple):
+    """Metrics of a trivial baseline, and its outcomes on the examples of the split, for a paired comparison."""
+
+    metrics: Metrics
+    outcomes: Outcomes = MappingProxyType({})
+
+
 class Confusion(NamedTuple):
     """How often something was predicted in place of something else, and where it occurred first."""
 
@@ -67,7 +81,8 @@ class Score:
     """Metrics of a split, how they were computed, and the metrics of its parts (labels, groups, lengths).
 
     The best weights have the lowest loss, or the highest value of another primary metric. A full evaluation of a task
-    that `explains_mistakes` adds the predictions of each example, or the confusions of tags and spans.
+    that `explains_mistakes` adds the predictions of each example, or the confusions of tags and spans. It also has the
+    outcomes: the metrics as functions of the weights of the examples, for intervals and paired differences.
     """
 
     metrics: Metrics
@@ -76,11 +91,53 @@ class Score:
     primary_metric: str = "loss"
     predictions: LabelPredictions | None = field(default=None, compare=False, repr=False)
     confusions: list[Confusion] = field(default_factory=list, compare=False, repr=False)
+    outcomes: Outcomes = field(default_factory=dict, compare=False, repr=False)
+    differences: Differences = field(default_factory=dict, compare=False, repr=False)  # to the baselines
+
+    @cached_property
+    def intervals(self) -> dict[str, Interval]:
+        """The 95 % interval of each metric over the examples; empty after a quick evaluation."""
+        return intervals(self.outcomes)
+
+    def compare(self, baselines: Mapping[str, Baseline], *, candidates: int = 1) -> Differences:
+        """How much better the primary metric is than that of each baseline, with paired intervals: baseline -> metric.
+
+        Of a baseline without the primary metric, every common metric. `candidates` is the number of checkpoints that
+        were compared on this split. The interval allows for the choice among them, and for that of the best baseline.
+        """
+        primary, common = self.protocol.get("primary_metric"), {name: b.outcomes for name, b in baselines.items()}
+        if primary and any(primary in outcomes for outcomes in common.values()):
+            common = {name: {primary: x[primary]} for name, x in common.items() if primary in x}
+        rows = compare_outcomes(self.outcomes, common)
+        return {
+            name: {
+                metric: x.adjusted(better=candidates, worse=len(baselines)).facts(self.n_examples, metric)
+                for metric, x in row.items()
+            }
+            for name, row in rows.items()
+        }
 
     @property
     def n_examples(self) -> int:
         """Number of examples (tokens, pairs, images ...): the first entry of the protocol."""
         return int(next(iter(self.protocol.values())))
+
+
+def evaluation_facts(
+    scores: Mapping[str, Score],
+    baselines: Mapping[str, Mapping[str, Baseline]],
+    candidates: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, object]:
+    """What a run folder stores of the evaluation of each split; `candidates` is that of `Score.compare`."""
+    compared = {s: score.compare(baselines[s], candidates=candidates.get(s, 1)) for s, score in scores.items()}
+    return {
+        "metrics": {split: score.metrics for split, score in scores.items()},
+        "intervals": {split: score.intervals for split, score in scores.items()},
+        "protocol": {split: score.protocol for split, score in scores.items()},
+        "parts": {split: score.parts for split, score in scores.items() if score.parts},
+        "baseline": {split: {name: x.metrics for name, x in rows.items()} for split, rows in baselines.items()},
+        "differences": compared,
+    }
 
 
 class Evaluation(NamedTuple):
@@ -153,6 +210,10 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
 
     def baselines(self, split: str) -> dict[str, Metrics]:
         """Metrics of trivial baselines on a split."""
+        return {name: baseline.metrics for name, baseline in self.evaluate_baselines(split).items()}
+
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
+        """Metrics of trivial baselines on a split, with their outcomes on each example."""
         return {}
 
     def label_counts(self) -> dict[str, dict[str, int]]:

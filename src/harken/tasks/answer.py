@@ -24,10 +24,11 @@ from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 from harken.models.memnet import MemNet, MemNetSettings
 
-from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, Task, TaskSettings, evaluating
+from . import Baseline, BoundTask, Loss, OutputScoredTask, Score, Task, TaskSettings, evaluating
 from .classify import ClassifySettings, ClassifyTask
 from .classify import predict as predict_texts
-from .label_task import label_loss, label_predictions
+from .label_task import example_losses, label_loss, label_predictions
+from .metrics import weighted
 
 QUICK_QUESTIONS = 1000  # of a quick evaluation
 EVAL_BATCH = 250  # questions
@@ -65,14 +66,17 @@ class StoryTask(Task[Any, StoryData, Any, Any]):
         """The number of lines of each story."""
         return "lines", np.array([len(question.lines) for question in self.data.parts[split].questions])
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent answer, that to the same question, and the last answer named in the story."""
         if not self.data.has_train:
             return {}
         questions: list[BabiQuestion] = self.data.splits[split].questions
         heuristics = _heuristics(self.data.train.questions).items()
         correct = {name: [guess(q) == q.answer for q in questions] for name, guess in heuristics}
-        return {name: {"accuracy": float(np.mean(rows))} for name, rows in correct.items()}
+        return {
+            name: Baseline({"accuracy": float(np.mean(rows))}, {"accuracy": weighted.mean(rows)})
+            for name, rows in correct.items()
+        }
 
 
 class AnswerTask(StoryTask, OutputScoredTask[AnswerSettings, StoryData, MemNet, StoryBatch]):
@@ -151,8 +155,13 @@ def _score(y: Tensor, part: Stories, answers: list[str], *, quick: bool) -> Scor
     names = sorted(set(tasks.tolist()), key=lambda name: (len(name), name)) if not quick else []
     by_task = {name: correct[torch.from_numpy(tasks == name)] for name in names}
     per_task = {name: {"accuracy": float(x.mean()), "questions": len(x)} for name, x in by_task.items()}
-    predictions = None if quick else label_predictions(answers, y, targets.numpy())
-    return Score(metrics, protocol, per_task if len(per_task) > 1 else {}, "accuracy", predictions)
+    if quick:
+        return Score(metrics, protocol, primary_metric="accuracy")
+    losses = example_losses(y, targets, "label")
+    outcomes: weighted.Outcomes = {"loss": weighted.ratio(losses, known), "accuracy": weighted.mean(correct)}
+    predictions = label_predictions(answers, y, targets.numpy())
+    shown = per_task if len(per_task) > 1 else {}
+    return Score(metrics, protocol, shown, "accuracy", predictions, outcomes=outcomes)
 
 
 def _heuristics(train: list[BabiQuestion]) -> dict[str, Callable[[BabiQuestion], str]]:

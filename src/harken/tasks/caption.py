@@ -13,7 +13,7 @@ from harken.decode.beam import BeamSearch, SearchSettings
 from harken.decode.grammar import banned_token_ids
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import Metrics, TaskSettings
+from . import Baseline, Metrics, TaskSettings
 from .image import THUMBNAIL_SIZE, thumbnails
 from .metrics import generation
 from .translate import EVAL_BATCH, TranslateTask, group_by_column
@@ -65,7 +65,7 @@ class CaptionTask(TranslateTask):
             parts[group.name] = {**scores, "pairs": len(group.rows)}
         return parts
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent caption of the training data, and the caption of the nearest training image."""
         if not self.data.has_train:
             return {}
@@ -76,7 +76,7 @@ class CaptionTask(TranslateTask):
         nearest = [train.references[n][0] for n in distances.argmin(1).tolist()]
         frequent = generation.most_frequent(all_captions, count)
         baselines = {"most frequent caption": frequent, "caption of the nearest image": nearest}
-        return {name: self.text_metrics(texts, pairs.references)[0] for name, texts in baselines.items()}
+        return self.text_baselines(baselines, pairs.references)
 
 
 def _small(pixels: Tensor) -> Tensor:

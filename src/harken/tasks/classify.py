@@ -16,7 +16,6 @@ from . import Loss, Score, TaskSettings, evaluating, in_order
 from .baselines.linear import BagOfWords, bag_of_words
 from .head_task import EVAL_BATCH_TOKENS, HeadTask, frozen_features
 from .label_task import ClassWeights, LabelTask
-from .metrics.labels import bootstrap_half_width
 
 QUICK_TEXTS = 1000  # texts of a quick evaluation
 
@@ -67,12 +66,7 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: LabelledTexts = self.data.splits[split]
         texts = part.texts.select(evenly_spaced(len(part), QUICK_TEXTS)) if quick else part.texts
-        y, targets, metric = predict(model, texts, cached=model.frozen), texts.targets, self.primary_metric
-        score = self.score(y, targets, parts=not quick)
-        if not quick:
-            half_width = bootstrap_half_width(lambda rows: self.metrics(y[rows], targets[rows])[metric], len(texts))
-            score.protocol[f"{metric}_interval"] = half_width
-        return score
+        return self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick)
 
     def choose_thresholds(self, model: ModelWithHead) -> dict[str, float]:
         if self.target_type != "multilabel" or "valid" not in self.splits:

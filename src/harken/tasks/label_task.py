@@ -14,10 +14,10 @@ from harken.data.batch import IGNORE, Array
 from harken.data.split import SplitData, SplitT
 from harken.errors import BadSetting
 
-from . import BatchT, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
+from . import Baseline, BatchT, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
 from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
-from .metrics import labels
+from .metrics import labels, weighted
 
 MIN_POSITIVES = 5  # examples of a label in the validation split; with fewer, its threshold stays 0.5
 MAX_SHOWN = 8  # labels named in a protocol
@@ -80,7 +80,9 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         if per_label and (missing := [label for label in self.labels if label not in per_label]):
             protocol["labels_without_examples"] = f"{len(missing)} ({', '.join(map(repr, missing[:MAX_SHOWN]))})"
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
-        return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric, predictions)
+        outcomes = self.outcomes(y, targets) if parts else {}
+        metrics = self.metrics(y, targets)
+        return Score(metrics, protocol, per_label, self.primary_metric, predictions, outcomes=outcomes)
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         if self.target_type == "number":
@@ -107,6 +109,17 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
             return {**metrics, "f1_micro": labels.micro_f1(actual, predicted)}
         matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
         return {**metrics, "matthews": matthews}
+
+    def outcomes(
+        self, y: Tensor, targets: Array, thresholds: Array | None = None
+    ) -> dict[str, weighted.WeightedMetric]:  # N C
+        """The same metrics as functions of the weights of the examples."""
+        loss = {"loss": weighted.mean(example_losses(y, torch.from_numpy(targets), self.target_type).numpy())}
+        if self.target_type == "number":
+            return loss | weighted.number_metrics(targets[:, 0], y[:, 0].double().numpy())
+        if self.target_type == "multilabel":
+            return loss | weighted.multilabel_metrics(*self._one_hot(y, targets, thresholds))
+        return loss | weighted.label_metrics(targets, y.argmax(1).numpy(), self.n_outputs)
 
     def _one_hot(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> tuple[Array, Array]:
         """Actual and predicted labels: N C each."""
@@ -136,7 +149,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
 
     # --- baselines ----------------------------------------------------------------------------------------------------
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent label (or the mean), those of the subclass, and logistic or linear regression."""
         train, part, number = self.data.train, self.data.splits[split], self.target_type == "number"
         if not (self.data.has_train and len(train)):
@@ -144,9 +157,10 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         prior = self.prior_outputs(self._targets_of(train)).expand(len(part), -1)
         outputs = {"mean of all" if number else "most frequent label": prior, **self._other_baselines(part)}
         outputs[self.regression_name] = self._regression(self.features(part)).float()
-        half = np.full(self.n_outputs, 0.5)
+        half, targets = np.full(self.n_outputs, 0.5), self._targets_of(part)
         chosen = {} if self.thresholds is None else {self.regression_name: self._regression_thresholds}
-        return {name: self.metrics(y, self._targets_of(part), chosen.get(name, half)) for name, y in outputs.items()}
+        rows = {name: (y, targets, chosen.get(name, half)) for name, y in outputs.items()}
+        return {name: Baseline(self.metrics(*row), self.outcomes(*row)) for name, row in rows.items()}
 
     @cached_property
     def _regression_thresholds(self) -> Array:
@@ -220,6 +234,16 @@ def balanced_weights(targets: Array, n_labels: int) -> Tensor:  # N or N C -> C
 def label_predictions(names: Sequence[str], y: Tensor, targets: Array) -> LabelPredictions:  # N C
     """The predictions of these outputs."""
     return LabelPredictions(names, y.double().softmax(1).numpy(), targets)
+
+
+def example_losses(y: Tensor, targets: Tensor, target_type: str) -> Tensor:  # N C -> N
+    """The loss of each example: the mean over its labels if it has several."""
+    if target_type == "label":
+        return F.cross_entropy(y, targets, ignore_index=IGNORE, reduction="none")
+    values = targets.nan_to_num()
+    number = target_type == "number"
+    losses = (y - values).square() if number else F.binary_cross_entropy_with_logits(y, values, reduction="none")
+    return torch.where(targets.isnan(), 0.0, losses).mean(1)
 
 
 def choose_metric(metric: str, accepted: tuple[str, ...], what: str) -> str:

@@ -17,10 +17,11 @@ from harken.data.text.source import TextData
 from harken.errors import BadInput, BadSetting
 from harken.models.bert import BERT, BERTSettings
 
-from . import Loss, Metrics, Score, Task, TaskSettings, evaluating
+from . import Baseline, Loss, Score, Task, TaskSettings, evaluating
 from .baselines.ngram import frequencies
 from .head_task import EVAL_BATCH_TOKENS
-from .label_task import label_loss
+from .label_task import example_losses, label_loss
+from .metrics import weighted
 
 QUICK_TOKENS = 40_000  # tokens of a quick evaluation
 EVAL_SEED = 20_181_011  # of the masks in evaluation
@@ -152,11 +153,10 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
 
     def evaluate(self, model: BERT, split: str, *, quick: bool = False) -> Score:
         """Loss and accuracy of masked tokens, accuracy of next sentences; `quick` evaluates fewer tokens."""
-        device, sums = next(model.parameters()).device, np.zeros(6)
+        device, batches = next(model.parameters()).device, self._eval_batches(split, self._max_tokens(quick))
         with evaluating(model):
-            for batch in self._eval_batches(split, self._max_tokens(quick)):
-                sums += self._sums(model, batch.to(device))
-        mlm_loss, mlm_correct, n_masked, nsp_loss, nsp_correct, n_rows = sums.tolist()
+            rows = np.concatenate([self._row_sums(model, batch.to(device)) for batch in batches])
+        mlm_loss, mlm_correct, n_masked, nsp_loss, nsp_correct, n_rows = rows.sum(0).tolist()
         protocol: dict[str, Any] = {}
         if self.mlm:
             metrics = {"loss": mlm_loss / max(1, n_masked), "accuracy": mlm_correct / max(1, n_masked)}
@@ -165,25 +165,36 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
             metrics = {"loss": nsp_loss / n_rows}
         if self.nsp:
             metrics["next_accuracy"] = nsp_correct / n_rows
-        return Score(metrics, {**protocol, "passages": int(n_rows), "context": self.L})
+        outcomes = {} if quick else self._outcomes(*rows.T)
+        return Score(metrics, {**protocol, "passages": int(n_rows), "context": self.L}, outcomes=outcomes)
+
+    def _outcomes(self, *columns: Array) -> dict[str, weighted.WeightedMetric]:
+        """The metrics as functions of the weights of the passages."""
+        mlm_loss, mlm_correct, n_masked, nsp_loss, nsp_correct, _ = columns
+        outcomes: dict[str, weighted.WeightedMetric] = {"loss": weighted.mean(nsp_loss)}
+        if self.mlm:
+            outcomes["loss"] = weighted.ratio(mlm_loss, n_masked)
+            outcomes["accuracy"] = weighted.ratio(mlm_correct, n_masked)
+        return outcomes | ({"next_accuracy": weighted.mean(nsp_correct)} if self.nsp else {})
 
     def _max_tokens(self, quick: bool) -> int | None:
         limit = self.settings.eval_tokens or None
         return min(limit or QUICK_TOKENS, QUICK_TOKENS) if quick else limit
 
-    def _sums(self, model: BERT, batch: MaskedBatch) -> Array:  # 6
-        """Summed loss, number of correct predictions and of targets: of masked tokens, then of next sentences."""
-        h, mlm, nsp = model(batch.tokens, **batch.model_inputs()), torch.zeros(3), torch.zeros(3)
+    def _row_sums(self, model: BERT, batch: MaskedBatch) -> Array:  # B 6
+        """Of each row: loss, correct predictions and targets, of the masked tokens and of the next sentence."""
+        h = model(batch.tokens, **batch.model_inputs())
+        mlm = nsp = torch.zeros(len(h), 3)
         if self.mlm:
-            mlm = _loss_and_correct(_masked_logits(model, h, batch), batch.targets.flatten())
+            mlm = _loss_and_correct(_masked_logits(model, h, batch), batch.targets)
         if batch.next_sentence_labels is not None:
-            nsp = _loss_and_correct(model.next_sentence_scores(h[:, 0]), batch.next_sentence_labels)
-        nsp[2] = len(batch.tokens)
-        return torch.cat([mlm.double().cpu(), nsp.double().cpu()]).numpy()
+            nsp = _loss_and_correct(model.next_sentence_scores(h[:, 0]), batch.next_sentence_labels[:, None])
+        nsp = torch.cat([nsp[:, :2], torch.ones(len(h), 1)], 1)
+        return torch.cat([mlm, nsp], 1).double().numpy()
 
     # --- baselines ----------------------------------------------------------------------------------------------------
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """Token frequencies; the majority label of next sentences, and whether the second passage ends a sentence.
 
         The last one detects a data leak: random second passages that end differently from true ones.
@@ -191,28 +202,35 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         if not self.data.has_train:
             return {}
         batches = list(self._eval_batches(split, self._max_tokens(quick=False)))
-        metrics: dict[str, Metrics] = {}
+        baselines: dict[str, Baseline] = {}
         if self.mlm:
             counts = frequencies(self.train.ids[:BASELINE_TOKENS], self.data.tokenizer.vocab)
             logs = np.log((counts + 1) / (counts + 1).sum())  # unseen tokens have a probability above 0
-            targets = np.concatenate([batch.targets[batch.targets != IGNORE].numpy() for batch in batches])
-            accuracy = float((targets == counts.argmax()).mean())
-            metrics["unigram"] = {"loss": -float(logs[targets].mean()), "accuracy": accuracy}
+            targets = np.concatenate([batch.targets.numpy() for batch in batches])  # passages M
+            masked = targets != IGNORE
+            losses, n = np.where(masked, -logs[targets * masked], 0.0).sum(1), masked.sum(1)
+            correct = (targets == counts.argmax()).sum(1)
+            metrics = {"loss": float(losses.sum() / n.sum()), "accuracy": float(correct.sum() / n.sum())}
+            outcomes = {"loss": weighted.ratio(losses, n), "accuracy": weighted.ratio(correct, n)}
+            baselines["unigram"] = Baseline(metrics, outcomes)
         if self.nsp:
             labels = torch.cat([cast(Tensor, batch.next_sentence_labels) for batch in batches])
             loss, mean = {} if self.mlm else {"loss": float(np.log(2))}, labels.double().mean().item()
-            metrics["majority"] = loss | {"next_accuracy": max(mean, 1 - mean)}
             agreement = self._sentence_end_agreement(split)
-            metrics["whole sentences follow"] = loss | {"next_accuracy": max(agreement, 1 - agreement)}
-        return metrics
+            correct = {"majority": labels.numpy() == (mean > 0.5)}
+            correct["whole sentences follow"] = agreement == (agreement.mean() > 0.5)
+            for name, rows in correct.items():
+                next_accuracy = {"next_accuracy": weighted.mean(rows)}
+                baselines[name] = Baseline(loss | {"next_accuracy": float(rows.mean())}, next_accuracy)
+        return baselines
 
-    def _sentence_end_agreement(self, split: str) -> float:
-        """Fraction of second passages that end at a sentence end if and only if they follow the first passage."""
+    def _sentence_end_agreement(self, split: str) -> Array:
+        """Whether each second passage ends at a sentence end if and only if it follows the first passage."""
         agreements = list[Array]()
         for passages, indices, rng in self._eval_draws(split, self._max_tokens(quick=False)):
             _, second, is_next = cast(PassagePairs, passages).pairs(indices, rng)  # the first use of rng, as in a batch
             agreements.append(cast(PassagePairs, passages).is_sentence_start(second[:, 1]) == is_next)
-        return float(np.concatenate(agreements).mean())
+        return np.concatenate(agreements)
 
     def sentences(self, n: int) -> list[Array]:
         """The token ids of n held-out sentences of medium length, evenly spaced over the text."""
@@ -233,6 +251,7 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return label_loss(precise(logits), targets, "label")
 
 
-def _loss_and_correct(logits: Tensor, targets: Tensor) -> Tensor:  # 3
-    correct = (logits.argmax(-1) == targets).sum()
-    return torch.stack([_cross_entropy(logits, targets), correct, (targets != IGNORE).sum()])
+def _loss_and_correct(logits: Tensor, targets: Tensor) -> Tensor:  # B*M C, B M -> B 3
+    losses = example_losses(precise(logits), targets.flatten(), "label").view(targets.shape)
+    correct = logits.argmax(-1).view(targets.shape) == targets
+    return torch.stack([losses.sum(1), correct.sum(1), (targets != IGNORE).sum(1)], 1).float().cpu()

@@ -15,14 +15,16 @@ from harken.errors import BadSetting
 from harken.models import LanguageModel, ModelSettings
 from harken.models.rnn import RecurrentState
 
-from . import Loss, Metrics, Score, Task, TaskSettings, evaluating
+from . import Baseline, Loss, Metrics, Score, Task, TaskSettings, evaluating
 from .baselines.ngram import KneserNey, Unigram, frequencies
 from .linear_cross_entropy import linear_cross_entropy
+from .metrics import weighted
 
 QUICK_TOKENS = 40_000  # tokens of a quick evaluation
 EVAL_BATCH_TOKENS = 4096  # independent of train.batch
 EVAL_STREAMS = 16  # parallel streams in the evaluation of a recurrent model
 BASELINE_TOKENS = 5_000_000  # training tokens of the baselines
+BLOCK_TOKENS = 256  # at least; successive tokens that a bootstrap draws together, because their losses are similar
 
 
 class NextWordSettings(TaskSettings[TextData, ModelSettings]):
@@ -79,7 +81,8 @@ class NextWordTask(Task[NextWordSettings, TextData, LanguageModel, Batch]):
         stride, limit = self.L if quick else self.stride, self.max_eval_tokens
         streams = self._eval_streams(split, min(limit or QUICK_TOKENS, QUICK_TOKENS) if quick else limit)
         with evaluating(model):
-            sums = [self._summed_loss(model, stream, stride) for stream in streams]
+            blocks = [self._block_losses(model, stream, stride) for stream in streams]
+        sums = [(float(losses.sum()), len(stream) - 1) for losses, stream in zip(blocks, streams, strict=True)]
         names = self.data.split_names.get(split, ()) if len(sums) > 1 else ()
         parts = {name: {"loss": total / max(1, n)} for name, (total, n) in zip(names, sums, strict=False)}
         protocol: dict[str, Any] = {"tokens": sum(n for _, n in sums), "context": self.L, "stride": stride}
@@ -92,26 +95,52 @@ class NextWordTask(Task[NextWordSettings, TextData, LanguageModel, Batch]):
             protocol["unknown"] = float(f"{counts[unk_id] / max(1, counts.sum()):.4g}")
         if self.data.has_train:
             protocol["baseline_tokens"] = min(BASELINE_TOKENS, sum(len(s.tokens) for s in self.data.train))
-        return Score(self._metrics(sum(total for total, _ in sums), counts), protocol, parts)
+        outcomes = {} if quick else self._outcomes(blocks, streams)
+        return Score(self._metrics(sum(total for total, _ in sums), counts), protocol, parts, outcomes=outcomes)
 
-    def _summed_loss(self, model: LanguageModel, stream: Array, stride: int) -> tuple[float, int]:
-        """Summed loss and number of tokens."""
+    @property
+    def _block(self) -> int:
+        """Number of tokens of a block: a multiple of the context, so that windows do not cross its ends."""
+        return self.L * -(-BLOCK_TOKENS // self.L)
+
+    def _outcomes(self, losses: list[Array], streams: list[Array]) -> dict[str, weighted.WeightedMetric]:
+        """The metrics as functions of the weights of blocks of successive tokens."""
+        characters = self.data.tokenizer.char_counts
+        tokens = [sum_blocks(np.ones(len(stream) - 1), self._block) for stream in streams]
+        n_characters = [sum_blocks(characters[stream[1:]], self._block) for stream in streams]
+        total, n, n_chars = (np.concatenate(rows) for rows in (losses, tokens, n_characters))
+        bits = weighted.ratio(total / math.log(2), n_chars)
+        return {
+            "loss": weighted.ratio(total, n),
+            "perplexity": weighted.perplexity(total, n),
+            "bits_per_character": bits,
+        }
+
+    def _block_losses(self, model: LanguageModel, stream: Array, stride: int) -> Array:
+        """The summed loss of each block of the targets of a stream."""
         device = next(model.parameters()).device
-        total, count, memory = 0.0, 0, None
+        memory, positions, losses = None, list[Array](), list[Array]()  # of rows: index of the first target, and loss
+        count, n = 0, len(stream) - 1
         batches: Iterator[Batch] = eval_batches(stream, self.L, stride, max(1, EVAL_BATCH_TOKENS // self.L))
         if model.context is None:
             parallel = Streams(stream, self.L, EVAL_STREAMS)
             memory = cast(RecurrentState, model.memory(parallel.rows, self.L))
             batches = (parallel.batch(0, step) for step in range(parallel.steps))
-        for batch in batches:
-            total += float(nll(model, batch.to(device), memory)[0])
-            count += batch.n_targets
-        if memory is not None and count < len(stream) - 1:  # the last row continues to the end of the stream
+        for step, batch in enumerate(batches):
+            losses.append(nll(model, batch.to(device), memory)[1].double().cpu().numpy())
+            n_targets = (batch.targets != IGNORE).sum(1).numpy()
+            if memory is None:
+                positions.append(count + np.cumsum(n_targets) - n_targets)
+            else:
+                positions.append(np.arange(parallel.rows) * parallel.length + step * self.L)
+            count += int(n_targets.sum())
+        if memory is not None and count < n:  # the last row continues to the end of the stream
             rest = torch.from_numpy(np.asarray(stream[count:], np.int64))[None].to(device)
             memory.parts = tuple(part[:, -1:].contiguous() for part in memory.parts)
-            total += float(nll(model, Batch(rest[:, :-1], rest[:, 1:]), memory)[0])
-            count += rest.shape[1] - 1
-        return total, count
+            losses.append(nll(model, Batch(rest[:, :-1], rest[:, 1:]), memory)[1].double().cpu().numpy())
+            positions.append(np.array([count]))
+        blocks = np.concatenate(positions) // self._block
+        return np.bincount(blocks, np.concatenate(losses), minlength=-(-n // self._block))
 
     def _eval_streams(self, split: str, limit: int | None) -> list[Array]:
         """The tokens to score after one token of context: the end token, or else the first token."""
@@ -130,23 +159,30 @@ class NextWordTask(Task[NextWordSettings, TextData, LanguageModel, Batch]):
         per_character = total / math.log(2) / n_characters if n_characters else math.inf
         return {"loss": mean, "perplexity": math.exp(min(mean, 700)), "bits_per_character": per_character}
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """Token frequencies, and a 5-gram model with Kneser-Ney smoothing, on the same tokens."""
         if not self.data.has_train:
             return {}
         train = np.concatenate([s.tokens[:BASELINE_TOKENS] for s in self.data.train])[:BASELINE_TOKENS]
         streams = self._eval_streams(split, self.max_eval_tokens)
-        counts, metrics = self._token_counts(streams), {}
+        counts, baselines = self._token_counts(streams), {}
         for name, kind in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
             model = kind(train, self.data.tokenizer.vocab)
-            metrics[name] = self._metrics(sum(float(model.nll(stream)[1:].sum()) for stream in streams), counts)
-        return metrics
+            blocks = [sum_blocks(model.nll(stream)[1:], self._block) for stream in streams]
+            metrics = self._metrics(sum(float(losses.sum()) for losses in blocks), counts)
+            baselines[name] = Baseline(metrics, self._outcomes(blocks, streams))
+        return baselines
 
     def state(self) -> dict[str, Tensor]:
         return {str(n): t for n, t in enumerate(self.loaded_state if self.memory is None else self.memory.parts)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.memory, self.loaded_state = None, [state[str(n)] for n in range(len(state))]
+
+
+def sum_blocks(values: Array, block: int) -> Array:
+    """The sum of each block of successive values; the last block may be shorter."""
+    return np.add.reduceat(values, np.arange(0, len(values), block)) if len(values) else np.zeros(0)
 
 
 def _training_batches(data: TextData, L: int, rows: int, seed: int) -> Windows | PackedDocuments | Streams:

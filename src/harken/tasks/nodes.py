@@ -5,6 +5,7 @@ of an edge is <h_i, h_j>; training uses the edges and as many random negative pa
 edges, in training and in evaluation.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -23,10 +24,10 @@ from harken.data.rng import RngStream, rng_for
 from harken.errors import BadSetting
 from harken.models.graph import GraphModel, GraphModelSettings
 
-from . import Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
+from . import Baseline, Loss, OutputScoredTask, Score, TaskSettings, evaluating
 from .baselines.ablation import MAX_COLUMNS, Columns
 from .label_task import ClassWeights, LabelTask, choose_metric, label_predictions
-from .metrics import labels
+from .metrics import labels, weighted
 
 EVAL_BATCH = 256  # graphs
 SAMPLING_ROUNDS = 8  # of negative pairs
@@ -266,7 +267,13 @@ class LinkTask(GraphTask):
         outputs = torch.stack([torch.zeros_like(y), y], 1)
         predictions = None if quick else label_predictions(self.processor.labels, outputs, targets.astype(np.int64))
         protocol = counts | {"primary_metric": self.primary_metric}
-        return Score(metrics, protocol, primary_metric=self.primary_metric, predictions=predictions)
+        score = Score(metrics, protocol, primary_metric=self.primary_metric, predictions=predictions)
+        return score if quick else replace(score, outcomes=self._outcomes(y, targets))
+
+    def _outcomes(self, y: Tensor, targets: Array) -> dict[str, weighted.WeightedMetric]:
+        losses = F.binary_cross_entropy_with_logits(y, torch.from_numpy(targets).float(), reduction="none")
+        correct = weighted.mean(targets == (y > 0).numpy())
+        return {"loss": weighted.mean(losses.numpy()), "auc": weighted.auc(targets, y.numpy()), "accuracy": correct}
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         """The edges of each split; negative pairs are drawn, as many as there are edges."""
@@ -282,15 +289,18 @@ class LinkTask(GraphTask):
         negatives = self._sample_negatives(len(edges), rng_for(0, RngStream.LINK_EVAL_NEGATIVES, split == "test"))
         return np.concatenate([edges, negatives]), np.arange(len(edges) + len(negatives)) < len(edges)
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The product of the degrees, and the number of shared neighbors."""
         if not self.data.train:
             return {}
         (pairs, targets), neighbors = self._eval_pairs(split), self._neighbors
         ends = [(neighbors[a], neighbors[b]) for a, b in pairs.tolist()]
-        scores = {"product of degrees": [len(a) * len(b) for a, b in ends]}
-        scores["shared neighbors"] = [len(a & b) for a, b in ends]
-        return {name: {"auc": labels.auc(targets, np.array(values))} for name, values in scores.items()}
+        scores = {"product of degrees": np.array([len(a) * len(b) for a, b in ends])}
+        scores["shared neighbors"] = np.array([len(a & b) for a, b in ends])
+        return {
+            name: Baseline({"auc": labels.auc(targets, values)}, {"auc": weighted.auc(targets, values)})
+            for name, values in scores.items()
+        }
 
     @cached_property
     def _neighbors(self) -> list[set[int]]:

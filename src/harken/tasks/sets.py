@@ -17,6 +17,7 @@ from . import Loss, Metrics, Score, TaskSettings, evaluating, in_order
 from .baselines.ablation import Columns
 from .label_task import ClassWeights, LabelTask
 from .metrics.labels import r2
+from .metrics.weighted import WeightedMetric, squared_error_metrics
 
 QUICK_SETS = 1000  # sets of a quick evaluation
 EVAL_BATCH_ROWS = 16384
@@ -64,6 +65,13 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
             return metrics
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))
         return {"loss": metrics["loss"], "r2": r2(metrics["loss"], variance), "mse": mse, **metrics}
+
+    def outcomes(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> dict[str, WeightedMetric]:
+        outcomes = super().outcomes(y, targets, thresholds)
+        if self.target_type != "number":
+            return outcomes
+        std = self.data.processor.std
+        return outcomes | squared_error_metrics(std * targets[:, 0], std * y[:, 0].double().numpy())
 
     def input_text(self, split: str, n: int) -> str:
         return self.data.parts[split].names[n]

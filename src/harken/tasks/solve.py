@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from harken.data.batch import IGNORE
+from harken.data.batch import IGNORE, Array
 from harken.data.maths.batch import SampledBatches
 from harken.data.maths.integers import base_divisor
 from harken.data.maths.source import MathsData
@@ -19,7 +19,8 @@ from harken.decode.beam import SearchSettings
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import Metrics, Score, TaskSettings, evaluating, in_order
+from . import Baseline, Metrics, Score, TaskSettings, evaluating, in_order
+from .metrics import weighted
 from .translate import TranslateTask, group_by_column
 
 QUICK_EXAMPLES = 200  # generated in a quick evaluation, if several answers can be correct
@@ -59,11 +60,12 @@ class SolveTask(TranslateTask):
         """Loss and accuracy of greedy answers; `quick` reads the accuracy from the loss pass if answers are unique."""
         pairs, problem, texts = self.data.splits[split], self.data.problem, list[str]()
         with evaluating(model):
-            loss, correct = self._teacher_forced(model, pairs)
+            losses, n_tokens, correct = self._teacher_forced(model, pairs)
             if not (quick and problem.exact):
                 sources = [pairs.source[n] for n in range(min(QUICK_EXAMPLES, len(pairs)) if quick else len(pairs))]
                 texts = self.generate(model, sources, SearchSettings(beam=1, max_new_tokens=problem.max_lengths[1] + 1))
                 correct = self._correct(texts, pairs)
+        loss = float(losses.sum()) / max(1, int(n_tokens.sum()))
         metrics = {"accuracy": sum(correct) / len(correct), "loss": loss}
         protocol: dict[str, Any] = {"examples": len(correct), "primary_metric": "accuracy"}
         if quick:
@@ -73,19 +75,21 @@ class SolveTask(TranslateTask):
         if problem.by_outcome:
             learned, notes = self._learned(parts)
             metrics, protocol = metrics | learned, protocol | notes
-        return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy")
+        outcomes: weighted.Outcomes = {"accuracy": weighted.mean(correct), "loss": weighted.ratio(losses, n_tokens)}
+        return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy", outcomes=outcomes)
 
-    def _teacher_forced(self, model: EncoderDecoder, pairs: Pairs) -> tuple[float, list[bool]]:
-        """The loss per token, and of each example whether every target token is the most likely one."""
-        device, total, count, correct = next(model.parameters()).device, 0.0, 0, []
+    def _teacher_forced(self, model: EncoderDecoder, pairs: Pairs) -> tuple[Array, Array, list[bool]]:
+        """The loss and the number of tokens of each example, and whether every target token is the most likely one."""
+        device, losses, counts, correct = next(model.parameters()).device, [], [], []
         for cpu_batch in eval_batches(pairs, EVAL_BATCH):
             batch = cpu_batch.to(device)
             logits = model.scores(batch.tokens, **batch.model_inputs()).float()
-            total += float(F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum"))
-            count += cpu_batch.n_targets
+            token_losses = F.cross_entropy(logits.transpose(1, 2), batch.targets, ignore_index=IGNORE, reduction="none")
+            losses.append((cpu_batch.index.numpy(), token_losses.double().sum(1).cpu()))
+            counts.append((cpu_batch.index.numpy(), (cpu_batch.targets != IGNORE).sum(1)))
             rows = ((logits.argmax(-1) == batch.targets) | (batch.targets == IGNORE)).all(1)
             correct.append((cpu_batch.index.numpy(), rows.cpu()))
-        return total / max(1, count), in_order(correct).tolist()
+        return in_order(losses).numpy(), in_order(counts).numpy(), in_order(correct).tolist()
 
     def _correct(self, texts: Sequence[str], pairs: Pairs) -> list[bool]:
         """Whether each answer to the first sources of a split is correct."""
@@ -122,20 +126,21 @@ class SolveTask(TranslateTask):
         ceiling = f"{len(revealed)} of {len(accuracy)}, natural accuracy {natural(dict.fromkeys(revealed, 1.0)):.3f}"
         return metrics, {"gcds_learned": format_ranges(learned), "predictable_from_base": ceiling}
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent answer of a training batch; of gcds also the answer 1."""
         pairs, batch = self.data.splits[split], self.batch(0, 0)
         texts = (self.data.tokenizers.decode_target(row[row != IGNORE].tolist()) for row in batch.targets.cpu())
         baselines = {"most frequent answer": Counter(texts).most_common(1)[0][0]}
         baselines |= {"always 1": "1"} if self.data.problem.by_outcome else {}
-        metrics: dict[str, Metrics] = {}
+        scores: dict[str, Baseline] = {}
         for name, text in baselines.items():
             answers = [text] * len(pairs)
             correct = self._correct(answers, pairs)
-            metrics[name] = {"accuracy": sum(correct) / len(correct)}
+            metrics = {"accuracy": sum(correct) / len(correct)}
             if self.data.problem.by_outcome:
-                metrics[name] |= self._learned(self._class_metrics(answers, correct, pairs))[0]
-        return metrics
+                metrics |= self._learned(self._class_metrics(answers, correct, pairs))[0]
+            scores[name] = Baseline(metrics, {"accuracy": weighted.mean(correct)})
+        return scores
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

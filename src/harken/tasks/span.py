@@ -8,20 +8,21 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.batch import IGNORE
+from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import LabelBatch
 from harken.data.labelled.examples import ExampleData
 from harken.data.labelled.spans import END, START, SquadWindows
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 
-from . import Loss, Metrics, Score, TaskSettings
+from . import Baseline, Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
-from .metrics import generation
+from .metrics import generation, weighted
 from .metrics.confusions import span_confusions
 
 QUICK_QUESTIONS = 300  # questions of a quick evaluation
@@ -66,14 +67,17 @@ class SpanTask(HeadTask[SpanSettings]):
         part: SquadWindows = self.data.splits[split]
         windows = part.subset(QUICK_QUESTIONS) if quick else part
         max_length, allow = self.settings.max_answer_length, self.allows_no_answer(split)
-        answers, loss = predict_answers(model, windows, max_length, allow_no_answer=allow)
-        metrics, parts = self.text_metrics([answer.text for answer in answers], windows)
+        answers, losses = predict_answers(model, windows, max_length, allow_no_answer=allow)
+        texts = [answer.text for answer in answers]
+        metrics, parts = self.text_metrics(texts, windows)
         protocol = {"questions": len(answers), "windows": len(windows.texts), "primary_metric": "f1"}
-        metrics["loss"] = loss
+        n_targets = 2 * np.bincount(windows.question_index, minlength=len(answers))
+        metrics["loss"] = float(losses.sum()) / max(1, int(n_targets.sum()))
         if quick:
             return Score(metrics, protocol, primary_metric="f1")
-        confusions = span_confusions(windows.questions, [answer.text for answer in answers])
-        return Score(metrics, protocol, parts, "f1", confusions=confusions)
+        confusions = span_confusions(windows.questions, texts)
+        outcomes = self.text_outcomes(texts, windows) | {"loss": weighted.ratio(losses, n_targets)}
+        return Score(metrics, protocol, parts, "f1", confusions=confusions, outcomes=outcomes)
 
     def allows_no_answer(self, split: str) -> bool:
         """Whether some question of the training data or of the split has no answer."""
@@ -89,14 +93,23 @@ class SpanTask(HeadTask[SpanSettings]):
         parts = {name: {**_mean(group), "questions": len(group)} for name, group in groups.items() if group}
         return _mean(scores), parts if len(parts) > 1 else {}
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def text_outcomes(self, texts: list[str], part: SquadWindows) -> dict[str, weighted.WeightedMetric]:
+        """EM and F1 as functions of the weights of the questions."""
+        scores = [em_f1(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
+        em, f1 = zip(*scores, strict=True)
+        return {"em": weighted.mean(em), "f1": weighted.mean(f1)}
+
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The sentence with most words of the question; and no answer, if some question has none."""
         part: SquadWindows = self.data.splits[split]
         sentences = [best_overlap(q.text, q.context) for q in part.questions]
         baselines = {"sentence with most words of the question": sentences}
         if self.allows_no_answer(split):
             baselines["no answer"] = [""] * len(part.questions)
-        return {name: self.text_metrics(texts, part)[0] for name, texts in baselines.items()}
+        return {
+            name: Baseline(self.text_metrics(texts, part)[0], self.text_outcomes(texts, part))
+            for name, texts in baselines.items()
+        }
 
 
 def nll(y: Tensor, batch: LabelBatch) -> Tensor:  # B L 2
@@ -124,22 +137,22 @@ class ScoredSpan(NamedTuple):
 
 def predict_answers(
     model: ModelWithHead, windows: SquadWindows, max_length: int, *, allow_no_answer: bool
-) -> tuple[list[ScoredSpan], float]:
-    """The best answer to each question, and the mean loss of the windows."""
+) -> tuple[list[ScoredSpan], Array]:
+    """The best answer to each question, and the summed loss of its windows, each with two targets."""
     best = [ScoredSpan("", 0, 0, 0.0, 1.0) for _ in windows.questions]
-    total = 0.0
+    losses = np.zeros(len(windows.questions))
     for n, batch, y in token_outputs(model, windows.texts):
         logs, targets = y.log_softmax(0), batch.targets[batch.target_mask]
-        total -= float(logs[_has_bit(targets, START), 0].sum() + logs[_has_bit(targets, END), 1].sum())
         first, last, score = best_span(logs[1:, 0], logs[1:, 1], max_length)
         (start, _), (_, end) = windows.word_spans[n][first], windows.word_spans[n][last]
         index = windows.question_index[n]
+        losses[index] -= float(logs[_has_bit(targets, START), 0].sum() + logs[_has_bit(targets, END), 1].sum())
         before, context = best[index], windows.questions[index].context
         answer = ScoredSpan(context[start:end], start, end, score, 0.0) if score > before.score else before
         best[index] = answer._replace(no_answer=min(before.no_answer, float(logs[0].sum().exp())))
     if allow_no_answer:
         best = [ScoredSpan("", 0, 0, a.no_answer, a.no_answer) if a.no_answer > a.score else a for a in best]
-    return best, total / max(1, 2 * len(windows.texts))
+    return best, losses
 
 
 def best_span(start: Tensor, end: Tensor, max_length: int) -> tuple[int, int, float]:

@@ -16,9 +16,10 @@ from harken.data.labelled.tags import ENTITY_TAG, TaggedSentences, extract_entit
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 
-from . import Loss, Metrics, Score, TaskSettings
+from . import Baseline, Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
 from .label_task import ClassWeights, balanced_weights
+from .metrics import weighted
 from .metrics.confusions import entity_confusions, tag_confusions
 
 QUICK_SENTENCES = 500  # sentences of a quick evaluation
@@ -57,16 +58,19 @@ class TagTask(HeadTask[TagSettings]):
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part, labels = self.data.splits[split], self.data.processor.labels
         sentences: TaggedSentences = part.subset(QUICK_SENTENCES) if quick else part
-        predictions, _, loss = predict_tags(model, sentences, labels)
+        predictions, _, losses = predict_tags(model, sentences, labels)
         targets = [sentence.tags for sentence in sentences.sentences]
         primary = "f1" if _has_entities(labels) else "accuracy"
-        protocol = {"sentences": len(targets), "words": sum(map(len, targets)), "primary_metric": primary}
-        metrics = tag_metrics(targets, predictions, labels) | {"loss": loss}
+        n_words = list(map(len, targets))
+        protocol = {"sentences": len(targets), "words": sum(n_words), "primary_metric": primary}
+        metrics = tag_metrics(targets, predictions, labels) | {"loss": float(losses.sum()) / max(1, sum(n_words))}
         if quick:
             return Score(metrics, protocol, primary_metric=primary)
         explain = entity_confusions if _has_entities(labels) else tag_confusions
         confusions = explain(sentences.sentences, predictions)
-        return Score(metrics, protocol, entity_f1_by_label(targets, predictions), primary, confusions=confusions)
+        outcomes = tag_outcomes(targets, predictions, labels) | {"loss": weighted.ratio(losses, n_words)}
+        parts = entity_f1_by_label(targets, predictions)
+        return Score(metrics, protocol, parts, primary, confusions=confusions, outcomes=outcomes)
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         """The entities of each label; the words of each tag if the tags mark no entities."""
@@ -78,7 +82,7 @@ class TagTask(HeadTask[TagSettings]):
             counts[name] = dict(Counter(names))
         return counts
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent tag of each word; of an unknown word that of all words."""
         if not self.data.has_train:
             return {}
@@ -91,7 +95,8 @@ class TagTask(HeadTask[TagSettings]):
         sentences = self.data.splits[split].sentences
         predictions = [to_bio2([best.get(word, default) for word in sentence.words]) for sentence in sentences]
         targets = [sentence.tags for sentence in sentences]
-        return {"most frequent tag of each word": tag_metrics(targets, predictions, self.data.processor.labels)}
+        rows = targets, predictions, self.data.processor.labels
+        return {"most frequent tag of each word": Baseline(tag_metrics(*rows), tag_outcomes(*rows))}
 
 
 def nll(y: Tensor, targets: Tensor, weight: Tensor | None = None) -> Tensor:  # B L C, B L, C
@@ -101,11 +106,11 @@ def nll(y: Tensor, targets: Tensor, weight: Tensor | None = None) -> Tensor:  # 
 
 def predict_tags(
     model: ModelWithHead, part: TaggedSentences, labels: Sequence[str]
-) -> tuple[list[list[str]], list[list[float]], float]:
-    """The most likely tags of each sentence with their probabilities, and the mean loss."""
-    logs, total = list[Any]([None] * len(part.texts)), 0.0
+) -> tuple[list[list[str]], list[list[float]], Array]:
+    """The most likely tags of each sentence with their probabilities and their summed loss."""
+    logs, losses = list[Any]([None] * len(part.texts)), np.zeros(len(part.sentences))
     for n, batch, y in token_outputs(model, part.texts):
-        total += float(nll(y[None], batch.targets[batch.target_mask][None]))
+        losses[part.sentence_index[n]] += float(nll(y[None], batch.targets[batch.target_mask][None]))
         logs[n] = y.log_softmax(-1).numpy()
     pieces = [list[Any]() for _ in part.sentences]  # a long sentence has several texts
     for n, log, used in zip(part.sentence_index, logs, part.used_words, strict=True):
@@ -116,7 +121,7 @@ def predict_tags(
         path = viterbi(log_p, transitions)
         tags.append(to_bio2([labels[i] for i in path]))
         probabilities.append(np.exp(log_p[np.arange(len(log_p)), path]).tolist())
-    return tags, probabilities, total / max(1, sum(map(len, tags)))
+    return tags, probabilities, losses
 
 
 def transition_scores(labels: Sequence[str]) -> Array:  # C C
@@ -158,6 +163,25 @@ def tag_metrics(targets: Tags, predictions: Tags, labels: Sequence[str]) -> Metr
     precision, recall = matched / max(1, predicted.total()), matched / max(1, actual.total())
     f1 = 2 * matched / max(1, actual.total() + predicted.total())
     return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
+
+
+def tag_outcomes(targets: Tags, predictions: Tags, labels: Sequence[str]) -> dict[str, weighted.WeightedMetric]:
+    """The same metrics as functions of the weights of the sentences."""
+    rows = list(zip(targets, predictions, strict=True))
+    correct = [sum(a == b for a, b in zip(target, prediction, strict=True)) for target, prediction in rows]
+    accuracy: dict[str, weighted.WeightedMetric] = {}
+    accuracy["accuracy"] = weighted.ratio(correct, [len(target) for target in targets])
+    if not _has_entities(labels):
+        return accuracy
+    entities = [(set(extract_entities(target)), set(extract_entities(prediction))) for target, prediction in rows]
+    matched, predicted, actual = zip(*((len(a & b), len(b), len(a)) for a, b in entities), strict=True)
+    f1 = weighted.micro_f1(matched, predicted, actual)
+    return {
+        "f1": f1,
+        "precision": weighted.ratio(matched, predicted),
+        "recall": weighted.ratio(matched, actual),
+        **accuracy,
+    }
 
 
 def entity_f1_by_label(targets: Tags, predictions: Tags) -> dict[str, Metrics]:

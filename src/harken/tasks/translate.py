@@ -1,14 +1,14 @@
 """Sequence-to-sequence learning, e.g. translation: generate a target for a source. Loss in nats per target token."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from pydantic import Field
 
-from harken.data.batch import Array, Batch
+from harken.data.batch import IGNORE, Array, Batch
 from harken.data.pairs.batch import PackedPairs, eval_batches
 from harken.data.pairs.source import PairData, Pairs
 from harken.data.source import Dataset
@@ -18,8 +18,8 @@ from harken.errors import BadSetting
 from harken.events import Overflow
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
-from .metrics import generation
+from . import Baseline, Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
+from .metrics import generation, weighted
 from .next_word import nll
 
 QUICK_SOURCES = 200  # sources with generated targets in a quick evaluation
@@ -124,7 +124,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         sources = [pairs.source[n] for n in range(n_sources)]
         constraints = grammar_constraints(settings.grammar, self.data.tokenizers.target, pairs.sources[:n_sources])
         with evaluating(model):
-            total, count = self._summed_loss(model, split, QUICK_PAIRS if quick else len(pairs))
+            losses, counts = self._pair_losses(model, split, QUICK_PAIRS if quick else len(pairs))
             texts = self.generate(model, sources, search, **constraints)
             text_metrics, notes = self.text_metrics(texts, pairs.references)
             if constraints and not quick:
@@ -132,27 +132,26 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
                 unconstrained = self.text_metrics(texts_without, pairs.references)[0]
                 names = [name for name in ("bracket_f1", "valid_trees") if name in unconstrained]
                 notes |= {f"{name}_without_grammar": unconstrained[name] for name in names}
-        loss, primary = total / max(1, count), settings.metric if settings.metric in text_metrics else "loss"
+        count, primary = int(counts.sum()), settings.metric if settings.metric in text_metrics else "loss"
+        loss = float(losses.sum()) / max(1, count)
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), **text_metrics}
         notes |= {"truncated_sentences": self.truncated[split]} if self.truncated.get(split) else {}
         protocol = {"pairs": len(texts), "tokens": count, "beam": search.beam, "primary_metric": primary, **notes}
         if quick:
             return Score(metrics, protocol, primary_metric=primary)
-        if primary == "bleu":
-            references = pairs.references[: len(texts)]
-            interval = generation.bootstrap(texts, references, tokenize=settings.bleu_tokenizer)
-            protocol["bleu_interval"] = interval[1]
         if parts := self._group_metrics(texts, pairs, "exact_match" if primary == "loss" else primary):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
-        return Score(metrics, protocol, parts, primary)
+        outcomes = self.text_outcomes(texts, pairs.references, text_metrics)
+        outcomes |= {"loss": weighted.ratio(losses, counts), "perplexity": weighted.perplexity(losses, counts)}
+        return Score(metrics, protocol, parts, primary, outcomes=outcomes)
 
-    def _summed_loss(self, model: EncoderDecoder, split: str, max_pairs: int) -> tuple[float, int]:
-        """Summed loss and number of tokens."""
-        device, total, count = next(model.parameters()).device, 0.0, 0
+    def _pair_losses(self, model: EncoderDecoder, split: str, max_pairs: int) -> tuple[Array, Array]:
+        """Summed loss and number of tokens of each pair, in the order of the batches."""
+        device, losses, counts = next(model.parameters()).device, list[Array](), list[Array]()
         for batch in self.eval_batches(split, max_pairs):
-            total += float(nll(model, batch.to(device))[0])
-            count += batch.n_targets
-        return total, count
+            losses.append(nll(model, batch.to(device))[1].double().cpu().numpy())
+            counts.append((batch.targets != IGNORE).sum(1).numpy())
+        return np.concatenate(losses), np.concatenate(counts)
 
     def generate(
         self, model: EncoderDecoder, sources: Sequence[Array], search: SearchSettings, **options: Unpack[TargetOptions]
@@ -179,6 +178,37 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         chrf = generation.chrf(texts, references)
         return {"bleu": bleu.score, "chrf": chrf.score, **metrics}, {"signature": bleu.signature}
 
+    def text_outcomes(
+        self, texts: list[str], references: generation.References, metrics: Iterable[str]
+    ) -> dict[str, weighted.WeightedMetric]:
+        """Some of these metrics as functions of the weights of the sources."""
+        references, outcomes = references[: len(texts)], dict[str, weighted.WeightedMetric]()
+        for name in metrics:
+            if name == "bleu":
+                rows = generation.bleu_rows(texts, references, tokenize=self.settings.bleu_tokenizer)
+                outcomes[name] = weighted.bleu(rows)
+            elif name == "chrf":
+                outcomes[name] = weighted.chrf(generation.chrf_rows(texts, references))
+            elif name in generation.ROW_METRICS:
+                outcomes[name] = weighted.mean(generation.row_values(name, texts, references))
+            elif name == "bracket_f1":
+                brackets, valid = generation.bracket_rows(texts, [row[0] for row in references])
+                outcomes |= {name: weighted.micro_f1(*brackets.T), "valid_trees": weighted.mean(valid)}
+        return outcomes
+
+    def text_baselines(
+        self, baselines: Mapping[str, list[str]], references: generation.References
+    ) -> dict[str, Baseline]:
+        """The metrics of these texts, and the outcomes of the metrics that a verdict may use."""
+        metric = self.settings.metric
+        scored = {name: self.text_metrics(texts, references)[0] for name, texts in baselines.items()}
+        return {
+            name: Baseline(
+                metrics, self.text_outcomes(baselines[name], references, metrics.keys() & {metric, "exact_match"})
+            )
+            for name, metrics in scored.items()
+        }
+
     def text_metric(self, metric: str, texts: list[str], references: generation.References) -> float:
         if metric == "bleu":
             return generation.bleu(texts, references, tokenize=self.settings.bleu_tokenizer).score
@@ -195,7 +225,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             parts[group.name] = {metric: score, "pairs": len(group.rows), **position}
         return parts
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
+    def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The source itself, its first sentence, and the most frequent target of the training data."""
         pairs = self.data.splits[split]
         sources = pairs.sources[: self.settings.eval_pairs or None]
@@ -206,7 +236,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             train, tokenizers = self.data.train.target, self.data.tokenizers
             targets = (tokenizers.decode_target(train[n]) for n in range(min(len(train), BASELINE_PAIRS)))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
-        return {name: self.text_metrics(texts, pairs.references)[0] for name, texts in baselines.items()}
+        return self.text_baselines(baselines, pairs.references)
 
 
 def _held_out_overflow(data: PairData, max_length: int) -> Overflow:

@@ -168,7 +168,7 @@ def test_a_refused_setting_is_a_row_with_its_reason(finished):
     for row in finished.rows[4:]:
         assert [failed["seed"] for failed in row["failed"]] == [0, 1]
         assert "is not divisible by heads=3" in row["failed"][0]["reason"]
-    assert "model.heads=3 model.positions=rotary and model.heads=3 model.positions=learned failed" in finished.verdict
+    assert "Failed: model.heads=3 model.positions=rotary and model.heads=3 model.positions=learned." in finished.verdict
 
 
 def test_a_diverging_training_is_a_row_with_its_reason(tales):

@@ -52,14 +52,13 @@ def without_layers() -> dict[str, Any]:
     return {path: value for path, value in TINY.items() if path != "model.layers"}
 
 
-def test_pairs_are_compared_by_bleu_with_an_interval_over_the_sentences(comparison):
+def test_pairs_are_compared_by_bleu_with_an_interval_over_the_pairs(comparison):
     assert (comparison.facts["metric"], comparison.facts["curve_metric"]) == ("bleu", "bleu")
     for row in comparison.rows:
         facts = json.loads((Path(row["runs"][0]) / "harken.json").read_text())
-        half = facts["protocol"]["valid"]["bleu_interval"]
-        mean = row["metrics"]["bleu"]
-        assert row["interval"]["bleu"] == pytest.approx([mean - half, mean + half])
-        assert row["interval"]["loss"] is None
+        ends = facts["intervals"]["valid"]
+        assert row["interval"]["bleu"] == ends["bleu"]
+        assert ends["bleu"][0] <= row["metrics"]["bleu"] < ends["bleu"][1]
 
 
 def test_a_baseline_without_a_loss_is_a_row_of_the_table(comparison):

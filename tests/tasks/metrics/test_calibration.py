@@ -1,11 +1,10 @@
-"""Calibration equals scikit-learn's curve and a computation by hand; intervals of shares equal scipy's."""
+"""Calibration equals scikit-learn's curve and a computation by hand."""
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 
-from harken.tasks.metrics.calibration import calibration_bins, expected_calibration_error, wilson_interval
+from harken.tasks.metrics.calibration import calibration_bins, expected_calibration_error
 
 
 @pytest.mark.parametrize("n_bins", [2, 5, 10])
@@ -27,9 +26,3 @@ def test_the_expected_calibration_error_equals_a_computation_by_hand():
     assert expected_calibration_error(calibration_bins(confidence, correct)) == pytest.approx(expected)
     assert expected_calibration_error(calibration_bins(np.ones(3), np.ones(3, bool))) == 0
     assert expected_calibration_error([]) == 0
-
-
-@pytest.mark.parametrize(("n_correct", "n"), [(0, 1), (0, 33), (33, 33), (7, 20), (999, 1000)])
-def test_the_interval_of_a_share_equals_that_of_scipy(n_correct, n):
-    expected = binomtest(n_correct, n).proportion_ci(method="wilson")
-    assert wilson_interval(n_correct, n) == pytest.approx((expected.low, expected.high), abs=1e-4)

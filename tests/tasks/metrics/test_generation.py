@@ -7,19 +7,21 @@ import random
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.errors import BadInput, MissingExtra
-from harken.tasks.metrics import generation
+from harken.tasks.metrics import generation, weighted
 from harken.tasks.metrics.generation import (
     answer_exact,
     answer_f1,
     bleu,
-    bootstrap,
+    bleu_rows,
     bracket_f1,
     chrf,
+    chrf_rows,
     exact_match,
     lead_1,
     most_frequent,
@@ -100,37 +102,22 @@ def test_bleu_is_case_sensitive() -> None:
 def test_bleu_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         bleu([f"{text} ." for text in TEXTS], REFS)
-        bootstrap([f"{text} ." for text in TEXTS], REFS, samples=2)
+        bleu_rows([f"{text} ." for text in TEXTS], REFS)
     assert caplog.text == ""
 
 
-@pytest.mark.oracle
-def test_the_bootstrap_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sacrebleu.metrics import BLEU
+@pytest.mark.parametrize("words", [0, 1, 3, 9])
+def test_the_counts_of_the_rows_add_up_to_the_scores_of_sacrebleu(words: int) -> None:
+    rng = random.Random(words)
 
-    monkeypatch.setenv("SACREBLEU_SEED", "7")
-    reference = BLEU().corpus_score(TEXTS, [[refs[0] for refs in REFS]], n_bootstrap=1000)
-    mean, half_width = bootstrap(TEXTS, [refs[:1] for refs in REFS])
-    assert mean == pytest.approx(reference._mean, abs=0.2)
-    assert half_width == pytest.approx(reference._ci, rel=0.15)
+    def sentence(length: int) -> str:
+        return " ".join(rng.choices(["the", "The", "cat", "cats", ".", "sees,"], k=length))
 
-
-def test_the_bootstrap_is_seeded_and_narrows_with_the_number_of_rows() -> None:
-    assert bootstrap(TEXTS, REFS, 50, seed=1) == bootstrap(TEXTS, REFS, 50, seed=1)
-    assert bootstrap(TEXTS, REFS, 50, seed=1) != bootstrap(TEXTS, REFS, 50, seed=2)
-    mean, half_width = bootstrap(TEXTS, REFS, 300)
-    assert mean == pytest.approx(bleu(TEXTS, REFS).score, abs=half_width)
-    assert bootstrap(TEXTS * 9, REFS * 9, 300)[1] == pytest.approx(half_width / 3, rel=0.25)
-
-
-def test_the_bootstrap_counts_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sacrebleu.metrics import BLEU
-
-    calls = []
-    sentence_score = BLEU.sentence_score
-    monkeypatch.setattr(BLEU, "sentence_score", lambda self, *row: calls.append(row) or sentence_score(self, *row))
-    bootstrap(TEXTS, REFS, samples=1000)
-    assert len(calls) == len(TEXTS)
+    refs = [[sentence(words + 1) for _ in range(1 + n % 3)] for n in range(30)]
+    texts = [row[0] if rng.random() < 0.3 else sentence(rng.randint(0, words + 1)) for row in refs]
+    one = np.ones((1, len(texts)))
+    assert weighted.bleu(bleu_rows(texts, refs))(one)[0] == pytest.approx(bleu(texts, refs).score, abs=1e-9)
+    assert weighted.chrf(chrf_rows(texts, refs))(one)[0] == pytest.approx(chrf(texts, refs).score, abs=1e-9)
 
 
 def test_without_sacrebleu_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +129,9 @@ def test_without_sacrebleu_the_error_names_the_install_command(monkeypatch: pyte
     assert not generation.has_sacrebleu()
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
+@pytest.mark.parametrize(
+    "metric", [bleu, chrf, bleu_rows, chrf_rows, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1]
+)
 def test_rows_without_hypothesis_or_reference_are_rejected(metric: Callable[..., object]) -> None:
     with pytest.raises(BadInput, match=r"^2 hypotheses and 1 rows of references: give one row of references per "):
         metric(["a", "b"], [["a"]])

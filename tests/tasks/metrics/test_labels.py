@@ -1,4 +1,4 @@
-"""Metrics of labels and numbers against SciPy and scikit-learn, and the bootstrap interval."""
+"""Metrics of labels and numbers against SciPy and scikit-learn."""
 
 import numpy as np
 import pytest
@@ -8,17 +8,7 @@ from scipy import stats
 from sklearn import metrics
 from sklearn.metrics import r2_score
 
-from harken.tasks.metrics.labels import (
-    accuracy,
-    auc,
-    bootstrap_half_width,
-    matthews,
-    one_hot,
-    pearson,
-    precision_recall_f1,
-    r2,
-    spearman,
-)
+from harken.tasks.metrics.labels import accuracy, auc, matthews, one_hot, pearson, precision_recall_f1, r2, spearman
 
 
 def random_labels(n_labels: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,9 +70,3 @@ def test_r2_is_that_of_scikit_learn():
     mse = float(np.mean((targets - predictions) ** 2))
     assert r2(mse, float(np.var(targets))) == pytest.approx(r2_score(targets, predictions))
     assert r2(1.0, 0.0) == 0
-
-
-def test_the_bootstrap_interval_of_an_accuracy_is_that_of_the_binomial():
-    correct = np.arange(1000) < 900
-    half_width = bootstrap_half_width(lambda rows: correct[rows].mean(), 1000, 2000)
-    assert half_width == pytest.approx(1.96 * np.sqrt(0.9 * 0.1 / 1000), rel=0.08)

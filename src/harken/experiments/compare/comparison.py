@@ -32,11 +32,13 @@ from harken.inference.loaded_model import build_model
 from harken.inference.run import Run
 from harken.recipe import OVERRIDE, Recipe, SettingsDict
 from harken.suggestions import COMPARISON_FILE, resume_command
+from harken.tasks.metrics.weighted import Outcomes
 from harken.training.settings import Train
 
 from .page import compare_page, comparison_charts
 from .plan import DEFAULT_SEEDS, ComparisonPlan, check_axes, check_plan, combinations, read_plan, trial_name
-from .summary import Intervals, Metrics, Trial, row_name, summarize
+from .summary import SPLITS, Intervals, Metrics, Trial, row_name, summarize
+from .verdict import add_verdict
 
 BUDGETS = [f"train.{name}" for name in Train.exclusive[0]]
 TO = "-to-"  # in the folder name of stacked seeds: model.heads=1-seed=0-to-4
@@ -53,6 +55,7 @@ class ComparisonRow(TypedDict):
     splits: dict[str, dict[str, object]]  # "metrics" and "interval" of each split
     parts: dict[str, dict[str, object]]
     protocol: dict[str, object]
+    baseline_differences: dict[str, object]  # by split, baseline and metric; with one seed
     seconds: float | None
     seconds_to_quality: float | None
     steps: float | None
@@ -83,6 +86,7 @@ class ComparisonFacts(TypedDict):
     baseline: dict[str, Metrics]
     baselines: dict[str, dict[str, Metrics]]
     rows: list[ComparisonRow]
+    differences: dict[str, dict[str, object]]  # of the best row to each other row
     verdict: str
     command: str
     implied_settings: dict[str, list[object]]
@@ -218,7 +222,8 @@ def _write(plan: ComparisonPlan, folder: Path, groups: list[list[Trial]], row_re
     checksums = {trial.facts["data"].get("sha256") for group in groups for trial in group if not trial.failed}
     if len(checksums) > 1 and not any(path.startswith("data.") for path in plan.axes):
         raise BadInput(f"{folder}: {plan.what} changed between two trials; compare again in another folder")
-    facts = {"comparison": str(folder), **asdict(plan), **summarize(groups), "command": plan.command()}
+    summary = add_verdict(summarize(groups), groups)
+    facts = {"comparison": str(folder), **asdict(plan), **summary, "command": plan.command()}
     facts["implied_settings"] = _implied_settings(plan, [recipe.settings() for recipe in row_recipes])
     charts = comparison_charts(facts, groups)
     write_atomic(folder / "report.html", compare_page(facts, charts))
@@ -286,13 +291,14 @@ def _run_trial(
     try:
         recipe = choose(plan.what, plan.settings | row | {"train.seed": seed}).recipe
         if recipe.start.shots is not None:
-            facts, cost = evaluate_few_shot(recipe, folder, listen)
-            return replace(trial, facts=facts, cost=cost)
+            facts, cost, outcomes = evaluate_few_shot(recipe, folder, listen)
+            return replace(trial, facts=facts, cost=cost, outcomes=outcomes)
         settings = {} if started else trial_settings(plan, row, finished) | {"train.seed": seed}
         run = train(plan.what, out=folder, settings=settings, resume=started, listen=silent if done else listen)
         evals = [_evaluation(run, overrides) for overrides in combinations(plan.evals)] if plan.evals else []
         cost, log = run_folder.read_json(folder / "cost.json"), run_folder.read_log(folder)
-        trial = replace(trial, facts=run.facts, cost=cost, log=log, evals=evals)
+        outcomes = _outcomes(run) if plan.seeds == 1 and len(plan.rows()) > 1 else {}
+        trial = replace(trial, facts=run.facts, cost=cost, log=log, evals=evals, outcomes=outcomes)
         non_finite = [split for split, metrics in run.metrics.items() if finite_float(metrics["loss"]) is None]
         return replace(trial, failed=f"its {non_finite[0]} loss is not finite") if non_finite else trial
     except Stopped:
@@ -300,6 +306,16 @@ def _run_trial(
     except Exception as error:  # the other trials continue, for instance after an out-of-memory error
         reason = " ".join(str(error).split())
         return replace(trial, failed=reason if isinstance(error, HarkenError) else f"{type(error).__name__}: {reason}")
+
+
+def _outcomes(run: Run) -> dict[str, Outcomes]:
+    """The outcomes of the split of the verdict; a run of an earlier process is evaluated again."""
+    split = next((s for s in SPLITS if s in run.metrics), None)
+    if split is None:
+        return {}
+    if split not in run.final_scores:
+        run.final_scores = {split: run.recipe.bind(run.recipe.load_data(run.tokenizer)).evaluate(run.model, split)}
+    return {split: run.final_scores[split].outcomes}
 
 
 def trial_settings(plan: ComparisonPlan, row: SettingsDict, finished: Sequence[Trial]) -> SettingsDict:
@@ -325,7 +341,7 @@ def evaluate_under(run: Run, settings: SettingsDict) -> dict[str, float]:
     """The validation metrics of the trained weights, with other settings of model and task."""
     recipe = recipes.resolve((str(run.path), run.recipe.settings()), (OVERRIDE, settings))
     dataset = recipe.load_data(run.tokenizer)
-    split = next((s for s in ("valid", "test") if s in dataset.splits), None)
+    split = next((s for s in SPLITS if s in dataset.splits), None)
     if split is None:
         raise BadInput(f"{run.path}: no split was held out; evaluation needs one; set data.valid=0.1")
     try:

@@ -25,9 +25,9 @@ def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:
     """The page: verdict, tables, charts, failures, and the command that repeats the comparison."""
     metric = facts["curve_metric"].replace("_", " ")
     level = f"“to {format_number(facts['level'])}” is the time to this validation {metric}, which every trial reaches"
-    over = "Student's t over the seeds" if facts["seeds"] > 1 else "1,000 bootstrap samples of the sentences"
+    over = "the seeds (Student's t)" if facts["seeds"] > 1 else "the examples"
     has_interval = any(row["interval"].get(facts["metric"]) for row in facts["rows"])
-    caption = [f"± is the 95 % interval of {over}"] * has_interval + [level] * (facts["level"] is not None)
+    caption = [f"± and brackets are 95 % intervals over {over}"] * has_interval + [level] * (facts["level"] is not None)
     rows = _rows(*comparison_table(facts))
     quality = {name: {h: cell for h, cell in row.items() if h not in COST_COLUMNS} for name, row in rows.items()}
     cost = {name: {head: row[head] for head in COST_COLUMNS if row[head] != "-"} for name, row in rows.items()}

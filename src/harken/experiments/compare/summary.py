@@ -1,21 +1,23 @@
-"""Summarize the trials of a comparison: means with intervals over the seeds, time to equal quality, and a verdict."""
+"""Summarize the trials of a comparison: means with intervals over the seeds, and time to equal quality."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypedDict
 
 from harken.experiments.report.formatting import finite_float, format_duration, format_number, format_quantity
-from harken.experiments.report.verdict import MIN_TOKENS, Facts, best_baseline, by_priority, metric_sign, too_few_tokens
+from harken.experiments.report.verdict import Facts, by_priority, metric_sign, nested
 from harken.recipe import SettingsDict, to_toml_value
+from harken.tasks.metrics.intervals import student_t
+from harken.tasks.metrics.weighted import Outcomes
 
-CONFIDENCE = 0.95
+SPLITS = ("valid", "test")  # the first one that all trials have is the split of the verdict
 COSTS = {"tokens_per_second": "count", "flops": "flop", "kwh": "energy", "co2e_kg": "mass"}
-MAX_NAMES = 4  # rows that a verdict lists by name
 Metrics = dict[str, float]
 Intervals = dict[str, list[float] | None]
+ASYMMETRIC = 0.2  # distance of the center of an interval from its value, in half widths
 PER_TOKEN = ("loss", "perplexity")  # comparable only between equal tokenizers
 
 
@@ -31,6 +33,7 @@ class Trial:
     log: Sequence[Facts] = ()
     evals: Sequence[Facts] = ()  # metrics under other settings, or why there are none
     failed: str = ""
+    outcomes: Mapping[str, Outcomes] = field(default_factory=dict)  # by split, if each row has one seed
 
     @property
     def tokens(self) -> float:
@@ -69,29 +72,6 @@ def row_name(settings: Facts) -> str:
 
 
 # --- statistics over the seeds ----------------------------------------------------------------------------------------
-
-
-def student_t(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The two-sided quantile of Student's t distribution with integer degrees of freedom.
-
-    P(|T| < t) is a finite sum in theta = atan(t / sqrt(freedom)) (Abramowitz and Stegun 26.7.3-4); theta is found by
-    bisection.
-    """
-
-    def probability(theta: float) -> float:
-        odd, c = freedom % 2, math.cos(theta)
-        term, total = c if odd else 1.0, 0.0
-        for k in range(2 + odd, freedom + 1, 2):
-            total += term
-            term *= c * c * (k - 1) / k
-        series = math.sin(theta) * total
-        return (theta + series) * 2 / math.pi if odd else series
-
-    low, high = 0.0, math.pi / 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if probability(middle) < confidence else (low, middle)
-    return math.tan(low) * math.sqrt(freedom)
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, list[float] | None]:
@@ -135,7 +115,7 @@ def seconds_to_level(level: float, points: Iterable[tuple[float, float]], *, sig
 def summarize(groups: Sequence[Sequence[Trial]]) -> Facts:
     """The facts of a comparison. Each group holds the trials of one row: the same settings with several seeds."""
     done = [trial for group in groups for trial in group if not trial.failed]
-    splits = [s for s in ("valid", "test") if done and all(s in trial.facts["metrics"] for trial in done)]
+    splits = [s for s in SPLITS if done and all(s in trial.facts["metrics"] for trial in done)]
     split = splits[0] if splits else ""
     same_tokens = len({trial.token for trial in done}) <= 1
     metric = done[0].primary_metric(split) if split else ""
@@ -147,7 +127,7 @@ def summarize(groups: Sequence[Sequence[Trial]]) -> Facts:
     baselines = {name: _baselines(done, name) for name in splits}
     facts |= {"baseline": baselines.get(split, {}), "baselines": baselines}
     facts["rows"] = [_row(group, splits, facts) for group in groups]
-    return facts | {"verdict": comparison_verdict(facts)}
+    return facts
 
 
 def _baselines(done: Sequence[Trial], split: str) -> dict[str, Facts]:
@@ -169,11 +149,10 @@ def _common_level(done: Sequence[Trial], metric: str) -> float | None:
 
 
 def _split_metrics(done: Sequence[Trial], split: str) -> MetricMeans:
-    """The metrics of a split over the seeds; with one seed the bootstrap interval, if there is one."""
+    """The metrics of a split over the seeds; with one seed the intervals are those over the examples."""
     summary = mean_metrics([trial.facts["metrics"][split] for trial in done])
-    for key, mean in summary["metrics"].items() if len(done) == 1 else ():
-        if (half := finite_float(done[0].protocol(split).get(f"{key}_interval"))) is not None:
-            summary["interval"][key] = [mean - half, mean + half]
+    if len(done) == 1:
+        summary["interval"] |= {key: list(ends) for key, ends in nested(done[0].facts, "intervals", split).items()}
     return summary
 
 
@@ -204,6 +183,7 @@ def _row(group: Sequence[Trial], splits: Sequence[str], facts: Facts) -> dict[st
         "splits": scores,
         "parts": _part_metrics(done, facts["split"]) if done else {},
         "protocol": first.get("protocol", {}),
+        "baseline_differences": first.get("differences", {}) if len(done) == 1 else {},
         "seconds": mean(trial.cost["seconds"] for trial in done),
         "seconds_to_quality": mean(times),
         "steps": mean(trial.facts["steps"] for trial in done),
@@ -224,13 +204,15 @@ def _eval_row(evals: Sequence[Facts]) -> dict[str, Any]:
 
 
 def format_interval(value: float | None, interval: Sequence[float] | None = None) -> str:
-    """1.583 ± 0.021: as many digits as the interval justifies."""
+    """1.583 ± 0.021, or 0.97 (0.91 to 0.99) if one end is nearer: as many digits as the interval justifies."""
     if value is None:
         return "-"
     half = (interval[1] - interval[0]) / 2 if interval else 0.0
     if not interval or not 1e-6 < half < 1e6:
         return format_number(value, 4) + " ± 0" * bool(interval and half < 1e-6)
     digits = max(0, 1 - math.floor(math.log10(half)))
+    if abs((interval[0] + interval[1]) / 2 - value) > ASYMMETRIC * half:
+        return f"{value:,.{digits}f} ({interval[0]:,.{digits}f} to {interval[1]:,.{digits}f})"
     return f"{value:,.{digits}f} ± {half:,.{digits}f}"
 
 
@@ -277,62 +259,3 @@ def failures(facts: Facts) -> dict[str, str]:
     trials = {f"{row['name']}, seed {f['seed']}": f["reason"] for row in facts["rows"] for f in row["failed"]}
     evals = [(row["name"], e) for row in facts["rows"] for e in row["evals"] if e["failed"]]
     return trials | {f"{name}, evaluated with {row_name(e['settings'])}": e["failed"] for name, e in evals}
-
-
-# --- the verdict ------------------------------------------------------------------------------------------------------
-
-
-def comparison_verdict(facts: Facts) -> str:
-    """The conclusion that the intervals support, in one sentence."""
-    split, metric = facts["split"], facts["metric"]
-    rows = [row for row in facts["rows"] if metric in row["metrics"]]
-    failed = [row["name"] for row in facts["rows"] if not row["seeds"]]
-    if not rows:
-        everything = len(failed) == len(facts["rows"])
-        return "Every trial failed." if everything else "No split was held out, so the models were not evaluated."
-    protocols = (row["protocol"].get(split, {}) for row in rows)
-    smallest = min(protocols, key=lambda protocol: finite_float(protocol.get("tokens")) or MIN_TOKENS)
-    if warning := too_few_tokens(smallest):
-        return warning
-    sign = metric_sign(metric)
-    rows.sort(key=lambda row: sign * row["metrics"][metric])
-    clauses = [_ranking(rows, f"{split} {metric.replace('_', ' ')}", metric)]
-    clauses += [f"{_name_list(failed)} failed"] if failed else []
-    best = best_baseline(facts["baseline"], metric)
-    if best and (margin := sign * (rows[0]["metrics"][metric] - best[1])) >= 0:
-        clauses += [f"the baseline {best[0]} is {'better' if margin else 'equal'} ({format_number(best[1], 4)})"]
-    return "; ".join(clauses) + "."
-
-
-def _ranking(rows: Sequence[Facts], what: str, metric: str) -> str:
-    """The best row, as far as the intervals separate it. The rows are sorted, the best first."""
-    values = [format_interval(row["metrics"][metric], row["interval"][metric]) for row in rows]
-    names = [row["name"] for row in rows]
-    if len(rows) == 1:
-        return f"{names[0]}: {what} {values[0]}"
-    best, extreme = rows[0]["interval"][metric], "lowest" if metric_sign(metric) > 0 else "highest"
-    first = f"{names[0]} has the {extreme} {what}, {values[0]}"
-    if best is None:
-        n_equal = sum(row["metrics"][metric] == rows[0]["metrics"][metric] for row in rows)
-        if n_equal > 1:
-            first = f"{_name_list(names[:n_equal])} have the same {what}, {values[0]}"
-        after = f" ({names[n_equal]}: {values[n_equal]})" if n_equal < len(rows) else ""
-        return f"{first}{after}; with one seed there is no interval, so the difference may be noise"
-    intervals = [row["interval"][metric] or best for row in rows]  # a missing interval overlaps with any
-    tied = [n for n, (low, high) in enumerate(intervals) if best[0] <= high and low <= best[1]]
-    over = " over the sentences" if all(len(row["seeds"]) == 1 for row in rows) else ""
-    caveat = "; each has one seed, and other seeds may differ" if over else ""
-    if len(tied) == 1:
-        return f"{first}; the next is {names[1]} with {values[1]}; the intervals{over} do not overlap{caveat}"
-    worse = [name for n, name in enumerate(names) if n not in tied]
-    numbers = f" ({', '.join(values[n] for n in tied)})" if len(tied) <= MAX_NAMES else ""
-    verdict = f"No significant difference between {_name_list([names[n] for n in tied])}"
-    verdict += f": the intervals of the {what}{over} overlap{numbers}"
-    return verdict + f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" * bool(worse)
-
-
-def _name_list(names: Sequence[str]) -> str:
-    """a, b and c; of more than MAX_NAMES the first and the number of the others."""
-    if len(names) > MAX_NAMES:
-        return f"{names[0]} and {len(names) - 1} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -135,7 +135,7 @@ def baseline_advice(facts: Facts) -> str:
     if (explained := BASELINES.get(re.sub(r"^\d+-gram", "n-gram", name))) is None:
         return ""
     unused, step = explained
-    return f"The baseline “{name}” predicts as well or better without {unused}. Next: {step}."
+    return f"The baseline “{name}” predicts about as well or better without {unused}. Next: {step}."
 
 
 def best_name(facts: Facts) -> str:

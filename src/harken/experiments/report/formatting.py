@@ -48,6 +48,15 @@ def format_number(value: object, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def format_interval_ends(low: float, high: float, *values: float) -> list[str]:
+    """Both ends of an interval and further values, with as many decimals as its width justifies."""
+    half = (high - low) / 2
+    if not 1e-6 < half < 1e6:
+        return [format_number(x + 0.0) for x in (low, high, *values)]
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    return [f"{round(x, digits) + 0.0:,.{digits}f}" for x in (low, high, *values)]
+
+
 def format_quantity(value: object, quantity: str) -> str:
     """A number with a suitable unit: 0.83 M, 0.33 Wh."""
     if (x := finite_float(value)) is None or x < 0:

@@ -9,8 +9,9 @@ from harken.data.batch import Array
 from harken.data.images.files import encode_png
 from harken.tasks import BoundTask, LabelPredictions, Score
 from harken.tasks.image import ImageTask
-from harken.tasks.metrics.calibration import calibration_bins, expected_calibration_error, wilson_interval
+from harken.tasks.metrics.calibration import calibration_bins, expected_calibration_error
 from harken.tasks.metrics.confusions import commonest
+from harken.tasks.metrics.intervals import wilson_interval
 
 MAX_MATRIX_LABELS = 20  # a larger matrix is unreadable
 N_SIZES = 6  # groups of equal size by the length of the input

@@ -88,6 +88,7 @@ def _cards(facts: Facts, split: str) -> list[Html]:
     metrics, cost, n = nested(facts, "metrics", split), nested(facts, "cost"), facts.get("parameters")
     units = dict.fromkeys(metrics, f"{display_name(split)} split")
     units |= {"loss": "nats per token", "perplexity": "per token"} if "perplexity" in metrics else {}
+    units |= {key: f"{units[key]}, 95 % interval {text}" for key, text in verdict.interval_texts(facts, split).items()}
     steps = f"{format_number(facts['steps'])} steps" if facts.get("steps") else ""
     source = format_number(cost.get("energy_source")).partition(":")[0]
     cards = [(display_name(key), format_number(x), units[key]) for key, x in metrics.items()]
@@ -109,7 +110,12 @@ def _results(facts: Facts) -> Html | None:
     """A table per split with the model and the baselines; then the parts of each split, the worst first."""
     tables = []
     for split, metrics in nested(facts, "metrics").items():
-        rows = {**nested(facts, "seeds", "summary", split), **nested(facts, "baseline", split)}
+        ends = {key: row for key, row in nested(facts, "intervals", split).items() if isinstance(row, list | tuple)}
+        rows = {
+            f"95 % interval, {name}": {key: row[n] for key, row in ends.items() if len(row) == 2}
+            for n, name in enumerate(("lower end", "upper end"))
+        }
+        rows |= {**nested(facts, "seeds", "summary", split), **nested(facts, "baseline", split)}
         tables.append(html_table(_protocol(facts, split), {"this model": metrics, **rows}, "wide mine"))
     for split in nested(facts, "parts"):
         parts = nested(facts, "parts", split)

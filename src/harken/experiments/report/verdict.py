@@ -1,13 +1,25 @@
-"""The verdict on a run: its metric beside the best trivial baseline, and what makes the metric unreliable."""
+"""The verdict on a run: its metric beside the best trivial baseline, and what makes the metric unreliable.
+
+A verdict says "better" or "worse" only if the 95 % interval of the paired difference excludes 0: the difference on the
+same examples, resampled together. docs/results.md has the share of verdicts that are wrong by chance.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .formatting import LOWER_IS_BETTER, Point, display_name, finite_float, finite_points, format_number
+from .formatting import (
+    LOWER_IS_BETTER,
+    Point,
+    display_name,
+    finite_float,
+    finite_points,
+    format_interval_ends,
+    format_number,
+)
 
 Facts = Mapping[str, Any]
 MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
-MARGIN = 0.005  # smaller differences from the baseline count as equal
+MARGIN = 0.005  # smaller differences from the baseline count as equal in a run without intervals
 NOT_BETTER = "The model is not better than the best trivial baseline."
 
 
@@ -33,10 +45,45 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     shown = "perplexity" if "perplexity" in metrics.keys() & baseline.keys() else key
     majority = nested(facts, "protocol", split).get("most_frequent_label") if key == "accuracy" else None
     head = f"{_metric(shown, metrics)} {where}" + (f", where the most frequent label is {majority}" if majority else "")
-    tail = f"best trivial baseline {format_number(baseline[shown])} ({name})."
-    if margin >= MARGIN:
-        return f"{head}; {tail}", ""
-    return f"{head}, {'worse' if margin <= -MARGIN else 'no better'} than the {tail}", NOT_BETTER
+    tail = f"best trivial baseline {format_number(baseline[shown])} ({name})"
+    difference = finite_metrics(nested(facts, "differences", split, name, key))
+    if not {"value", "low", "high"} <= difference.keys():  # a run of an earlier version
+        is_better = margin >= MARGIN
+        return f"{head}{';' if is_better else ', no better than the'} {tail}.", "" if is_better else NOT_BETTER
+    word, size = difference_word(difference), describe_difference(difference, key)
+    if word:
+        return f"{head}, {word} than the {tail}: {size}.", "" if word == "better" else NOT_BETTER
+    n, unit = count_examples(nested(facts, "protocol", split))
+    unclear = f"no clear difference from the {tail} with {n:,} {unit}"
+    sentences = f"{head}; {unclear}: {size}.", needed_examples(difference, n, unit)
+    return " ".join(filter(None, sentences)), NOT_BETTER
+
+
+def difference_word(difference: Mapping[str, float]) -> str:
+    """The word "better" or "worse" if the interval of the difference excludes 0, else ""."""
+    return "better" if difference["low"] > 0 else "worse" if difference["high"] < 0 else ""
+
+
+def describe_difference(difference: Mapping[str, float], metric: str) -> str:
+    """the accuracy is higher by 0.290 (95 % interval 0.210 to 0.370)"""
+    change = -metric_sign(metric) * difference["value"]
+    sign = 1 if difference["value"] >= 0 else -1
+    low, high, value = format_interval_ends(*sorted((sign * difference["low"], sign * difference["high"])), abs(change))
+    size = f"{'lower' if change < 0 else 'higher'} by {value}" if change else "the same"
+    return f"the {display_name(metric)} is {size} (95 % interval {low} to {high})"
+
+
+def needed_examples(difference: Mapping[str, float], n: int, unit: str) -> str:
+    """About 900 texts would be needed; "" if there are enough to see every difference that matters."""
+    count, size = int(difference.get("needed", 0)), difference.get("size", 0.0)
+    which = f" to see a difference of {size:g}" if size > abs(difference["value"]) else ""
+    return f"About {count:,} {unit} would be needed{which}." if count > n else ""
+
+
+def count_examples(protocol: Facts) -> tuple[int, str]:
+    """Number and name of the examples: the first entry of the protocol."""
+    unit, count = next(iter(protocol.items()), ("", None))
+    return (count, display_name(unit)) if isinstance(count, int) else (0, "examples")
 
 
 def _metric(key: str, metrics: Mapping[str, float]) -> str:
@@ -58,6 +105,17 @@ def too_few_tokens(protocol: Facts) -> str:
 def displayed_metrics(part: Facts) -> Facts:
     """The metrics of a part of a split, without its position on the axis of a chart."""
     return {key: value for key, value in part.items() if key != "position"}
+
+
+def interval_texts(facts: Facts, split: str) -> dict[str, str]:
+    """The 95 % interval of each metric of a split as text: 0.85 to 0.95."""
+    shown = {key: nested(facts, "intervals", split).get(key) for key in nested(facts, "metrics", split)}
+    ends = {key: list(map(finite_float, row)) for key, row in shown.items() if isinstance(row, list | tuple)}
+    return {
+        key: " to ".join(format_interval_ends(low, high))
+        for key, (low, high) in ((key, row) for key, row in ends.items() if len(row) == 2)
+        if low is not None and high is not None
+    }
 
 
 def audit_warning(facts: Facts) -> str:

@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harken.data.batch import Array
 from harken.data.pairs.trees import parse_brackets, repair_brackets
 from harken.errors import BadInput, MissingExtra
 
+from .weighted import chrf as chrf_score
+
+CHRF_ORDER = 6  # character n-grams
 References = Sequence[Sequence[str]]
 # abbreviations: their period does not end a sentence
 ABBREVIATION = re.compile(
@@ -52,57 +56,93 @@ def chrf(hypotheses: Sequence[str], references: References) -> CorpusScore:
     return _corpus_score(_metric("CHRF"), hypotheses, references)
 
 
-def bootstrap(
-    hypotheses: Sequence[str], references: References, samples: int = 1000, seed: int = 0, *, tokenize: str = "13a"
-) -> tuple[float, float]:
-    """Mean and half width of the 95 % bootstrap interval of BLEU.
-
-    Each row is tokenized and counted once: the counts of a resampled corpus are sums of the counts of its rows.
-    """
+def bleu_rows(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a") -> Array:  # N 10
+    """What BLEU adds up over the rows: lengths of text and reference, matched n-grams, all n-grams (n = 1 to 4)."""
     _check(hypotheses, references)
     metric = _metric("BLEU", force=True, tokenize=tokenize, effective_order=True)
     rows = (metric.sentence_score(text, list(refs)) for text, refs in zip(hypotheses, references, strict=True))
-    counts = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
-    rng, scores = np.random.default_rng(seed), np.empty(samples)
-    for i in range(samples):
-        weights = np.bincount(rng.integers(len(counts), size=len(counts)), minlength=len(counts))
-        length, reference_length, *ngrams = (weights @ counts).tolist()
-        sizes = int(length), int(reference_length)
-        scores[i] = metric.compute_bleu(ngrams[:4], ngrams[4:], *sizes, smooth_method="exp").score
-    low, high = np.quantile(scores, [0.025, 0.975])
-    return float(scores.mean()), float(high - low) / 2
+    return np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
+
+
+def chrf_rows(hypotheses: Sequence[str], references: References) -> Array:  # N 18
+    """What chrF adds up: for n = 1 to 6 the character n-grams of the text, of its best reference, and matched ones."""
+    _check(hypotheses, references)
+    rows = []
+    for text, refs in zip(hypotheses, references, strict=True):
+        ngrams = _character_ngrams(text)
+        counts = [_ngram_counts(ngrams, _character_ngrams(ref)) for ref in refs]
+        rows.append(max(counts, key=lambda row: chrf_score(np.array([row]))(np.ones((1, 1)))[0]))
+    return np.array(rows, np.float64)
+
+
+def _character_ngrams(text: str) -> list[Counter[str]]:
+    bare = "".join(text.split())
+    return [Counter(bare[k : k + n] for k in range(len(bare) - n + 1)) for n in range(1, CHRF_ORDER + 1)]
+
+
+def _ngram_counts(text: list[Counter[str]], reference: list[Counter[str]]) -> list[int]:
+    """For each order: n-grams of the text, of the reference, and of both; without a reference none of the text."""
+    pairs = zip(text, reference, strict=True)
+    return [n for a, b in pairs for n in (a.total() if b else 0, b.total(), (a & b).total())]
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> float:
     """Fraction of rows that equal a reference after stripping white space."""
-    return _mean_best(hypotheses, references, lambda text, ref: text.strip() == ref.strip())
+    return _mean(row_values("exact_match", hypotheses, references))
 
 
 def rouge_l(hypotheses: Sequence[str], references: References) -> float:
     """ROUGE-L: F1 of the longest common subsequence of words, in lower case and without punctuation."""
-
-    def f1(text: str, ref: str) -> float:
-        words, ref_words = (re.findall(r"[^\W_]+", x.lower()) for x in (text, ref))
-        return _f1(_lcs_length(words, ref_words), len(words), len(ref_words))
-
-    return _mean_best(hypotheses, references, f1)
+    return _mean(row_values("rouge_l", hypotheses, references))
 
 
 def answer_exact(hypotheses: Sequence[str], references: References) -> float:
     """Exact match as in SQuAD v1.1: without case, articles and punctuation."""
-    return _mean_best(hypotheses, references, lambda text, ref: _normalize_answer(text) == _normalize_answer(ref))
+    return _mean(row_values("answer_exact", hypotheses, references))
 
 
 def answer_f1(hypotheses: Sequence[str], references: References) -> float:
     """F1 of the bag of words of answer and reference, normalized as in SQuAD."""
+    return _mean(row_values("answer_f1", hypotheses, references))
 
-    def f1(text: str, ref: str) -> float:
-        words, ref_words = Counter(_normalize_answer(text)), Counter(_normalize_answer(ref))
-        if not (words and ref_words):  # articles only
-            return float(words == ref_words)
-        return _f1((words & ref_words).total(), words.total(), ref_words.total())
 
-    return _mean_best(hypotheses, references, f1)
+def row_values(metric: str, hypotheses: Sequence[str], references: References) -> list[float]:
+    """Of each row the best value over its references, of a metric that is a mean over the rows (ROW_METRICS)."""
+    _check(hypotheses, references)
+    value, rows = ROW_METRICS[metric], zip(hypotheses, references, strict=True)
+    return [max(value(text, ref) for ref in refs) for text, refs in rows]
+
+
+def _exact_match(text: str, ref: str) -> float:
+    return float(text.strip() == ref.strip())
+
+
+def _rouge_l(text: str, ref: str) -> float:
+    words, ref_words = (re.findall(r"[^\W_]+", x.lower()) for x in (text, ref))
+    return _f1(_lcs_length(words, ref_words), len(words), len(ref_words))
+
+
+def _answer_exact(text: str, ref: str) -> float:
+    return float(_normalize_answer(text) == _normalize_answer(ref))
+
+
+def _answer_f1(text: str, ref: str) -> float:
+    words, ref_words = Counter(_normalize_answer(text)), Counter(_normalize_answer(ref))
+    if not (words and ref_words):  # articles only
+        return float(words == ref_words)
+    return _f1((words & ref_words).total(), words.total(), ref_words.total())
+
+
+ROW_METRICS: dict[str, Callable[[str, str], float]] = {
+    "exact_match": _exact_match,
+    "rouge_l": _rouge_l,
+    "answer_exact": _answer_exact,
+    "answer_f1": _answer_f1,
+}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def bracket_f1(hypotheses: Sequence[str], references: Sequence[str]) -> BracketScore:
@@ -110,19 +150,24 @@ def bracket_f1(hypotheses: Sequence[str], references: Sequence[str]) -> BracketS
 
     A hypothesis that is not a tree, or a tree over another number of words, is repaired first and counts as invalid.
     """
+    counts, valid = bracket_rows(hypotheses, references)
+    return BracketScore(_f1(*counts.sum(0).tolist()), sum(valid) / len(valid))
+
+
+def bracket_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Array, list[bool]]:  # N 3, N
+    """For each row the matched, predicted and reference brackets, and whether the hypothesis is a valid tree."""
     _check(hypotheses, references)
-    n_matched = n_predicted = n_reference = n_valid = 0
+    counts, valid_rows = [], []
     for row, (text, reference) in enumerate(zip(hypotheses, references, strict=True), 1):
         predicted, expected = parse_brackets(text), parse_brackets(reference)
         if expected is None:
             raise BadInput(f'reference tree {row}: {reference[:60]!r} is not a tree; write it as "(S (NP 1 )NP 2 )S"')
         n_words = expected[-1][2]  # the root is last
         valid = predicted if predicted and predicted[-1][2] == n_words else None
-        n_valid += valid is not None
+        valid_rows.append(valid is not None)
         brackets = valid or repair_brackets(text, n_words)
-        n_reference, n_predicted = n_reference + len(expected), n_predicted + len(brackets)
-        n_matched += (Counter(brackets) & Counter(expected)).total()
-    return BracketScore(_f1(n_matched, n_predicted, n_reference), n_valid / len(references))
+        counts.append([(Counter(brackets) & Counter(expected)).total(), len(brackets), len(expected)])
+    return np.array(counts), valid_rows
 
 
 def most_frequent(targets: Iterable[str], n: int) -> list[str]:
@@ -159,13 +204,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
         raise BadInput(f"{len(hypotheses)} hypotheses and {len(references)} rows of references: {fix}")
     if empty := [row for row, refs in enumerate(references, 1) if not refs]:
         raise BadInput(f"row {empty[0]} has no reference; add one or remove the row")
-
-
-def _mean_best(hypotheses: Sequence[str], references: References, metric: Callable[[str, str], float]) -> float:
-    """The mean over rows of the best value over the references of a row."""
-    _check(hypotheses, references)
-    rows = zip(hypotheses, references, strict=True)
-    return sum(max(metric(text, ref) for ref in refs) for text, refs in rows) / len(hypotheses)
 
 
 def _f1(n_matched: int, n_predicted: int, n_reference: int) -> float:

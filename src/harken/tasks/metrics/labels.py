@@ -1,6 +1,4 @@
-"""Metrics of labels (fractions from 0 to 1, or correlations) and of numbers, and a bootstrap interval."""
-
-from collections.abc import Callable
+"""Metrics of labels (fractions from 0 to 1, or correlations) and of numbers."""
 
 import numpy as np
 
@@ -89,10 +87,3 @@ def ranks(values: Array) -> Array:
     """Ranks from 1; ties have the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
-def bootstrap_half_width(metric: Callable[[Array], float], n_rows: int, draws: int = 200) -> float:
-    """Half the width of the 95 % bootstrap interval of metric(rows)."""
-    rng = np.random.default_rng(0)
-    low, high = np.quantile([metric(rng.integers(n_rows, size=n_rows)) for _ in range(draws)], [0.025, 0.975])
-    return float(high - low) / 2

@@ -1,0 +1,142 @@
+"""The difference of two systems with its interval: paired over the same examples, or over the seeds of trainings.
+
+A difference is positive if the first system is better. A system is clearly better only if the interval excludes 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, variance
+from typing import NamedTuple
+
+import numpy as np
+
+from harken.data.batch import Array
+
+from . import intervals
+from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, mid_p_interval, percentile_interval, student_t
+from .weighted import LOWER_IS_BETTER, Mean, Outcomes, WeightedMetric
+
+SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
+SMALLEST_OF = {"bleu": 1.0, "chrf": 1.0}
+
+
+class Difference(NamedTuple):
+    """How much better one system is than another, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """The word "better" or "worse" if the interval excludes 0, else "unclear"."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "unclear"
+
+    def adjusted(self, better: int = 1, worse: int = 1) -> "Difference":
+        """The interval after a choice among several comparisons: each end has a part of its error rate (Bonferroni).
+
+        `better` is the number of candidates of which this one was chosen because it is good, such as checkpoints that
+        were compared on the same split; `worse` is the number of opponents of which the best was chosen. Each choice
+        makes a lucky system look clearly better. The ends are scaled as those of a normal distribution.
+        """
+        down, up = (
+            intervals.normal_quantile(1 - 0.025 / k) / intervals.normal_quantile(0.975) for k in (better, worse)
+        )
+        return Difference(
+            self.value, self.value - down * (self.value - self.low), self.value + up * (self.high - self.value)
+        )
+
+    def needed(self, n: int, metric: str) -> tuple[int, float]:
+        """With how many examples (or seeds) the interval would exclude 0, and for a difference of what size.
+
+        Assumes further examples like these n: the difference stays, and the width of its interval falls with
+        1 / sqrt(n). Of an observed difference near 0, the smallest one that matters takes the place. With this many
+        examples the chance to see the difference is about one half. The number is rounded up to two digits.
+        """
+        size = max(abs(self.value), SMALLEST_OF.get(metric, SMALLEST))
+        half = (self.high - self.low) / 2
+        if size == abs(self.value):
+            half = self.value - self.low if self.value > 0 else self.high - self.value
+        count = n * (half / size) ** 2
+        unit = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
+        return math.ceil(count / unit) * unit, size
+
+    def facts(self, n: int, metric: str) -> dict[str, float]:
+        """The difference as JSON, with the needed number of examples for a difference of a `size`."""
+        count, size = self.needed(n, metric)
+        return {**self._asdict(), "needed": count, "size": size}
+
+
+def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict[str, dict[str, Difference]]:
+    """How much better each metric of the first system is than that of each other one: other system -> metric.
+
+    Systems with the same examples are resampled together, so what is hard for both cancels. Shares have the interval of
+    McNemar's mid-P test, other metrics the expanded percentile interval of the bootstrap.
+    """
+    pairs = {
+        (other, name): (first[name], x) for other, row in opponents.items() for name, x in row.items() if name in first
+    }
+    differences = {(o, name): _difference_of_shares(a, b) for (o, name), (a, b) in pairs.items() if _are_shares(a, b)}
+    rest = {key: pair for key, pair in pairs.items() if key not in differences and min(pair[0].n, pair[1].n) > 1}
+    own: dict[tuple[str | None, str], WeightedMetric] = {(None, name): first[name] for _, name in rest}
+    draws = bootstrap(own | {key: b for key, (_, b) in rest.items()})
+    for (other, name), (a, b) in rest.items():
+        values, opposed = draws[None, name], draws[other, name]
+        size, sign = min(len(values), len(opposed)), -1 if name in LOWER_IS_BETTER else 1
+        difference = _bootstrap_difference(
+            name, sign * (_value(a) - _value(b)), sign * (values[:size] - opposed[:size]), min(a.n, b.n)
+        )
+        if difference is not None:
+            differences[other, name] = difference
+    return {
+        other: {name: differences[other, name] for name in row if (other, name) in differences}
+        for other, row in opponents.items()
+    }
+
+
+def _value(metric: WeightedMetric) -> float:
+    return float(metric(np.ones((1, metric.n)))[0])
+
+
+def _are_shares(a: WeightedMetric, b: WeightedMetric) -> bool:
+    return isinstance(a, Mean) and isinstance(b, Mean) and a.n == b.n > 0 and a.is_share and b.is_share
+
+
+def _difference_of_shares(a: WeightedMetric, b: WeightedMetric) -> Difference:
+    """The interval of the share of wins among the examples that differ, times their number."""
+    assert isinstance(a, Mean)
+    assert isinstance(b, Mean)
+    wins, losses = int((a.values > b.values).sum()), int((a.values < b.values).sum())
+    n_different = wins + losses
+    if not n_different:
+        bound = intervals.wilson_interval(0, a.n)[1]
+        return Difference(0.0, -bound, bound)
+    low, high = ((2 * share - 1) * n_different / a.n for share in mid_p_interval(wins, n_different))
+    return Difference((wins - losses) / a.n, low, high)
+
+
+def _bootstrap_difference(name: str, value: float, draws: Array, n: int) -> Difference | None:
+    """The interval of bootstrap differences; None if they are not finite."""
+    if not (np.isfinite(draws).all() and math.isfinite(value)):
+        return None
+    low, high = percentile_interval(draws, n)
+    if low == high and name not in UNBOUNDED:  # each system may have the faults of a metric at the end of its range
+        lowest, highest = BOUNDS.get(name, (0.0, 1.0))
+        width = 2 * intervals.wilson_interval(0, n)[1] * (highest - lowest)
+        low, high = value - width, value + width
+    return Difference(value, low, high)
+
+
+def welch_difference(first: Sequence[float], second: Sequence[float], *, sign: int, comparisons: int = 1) -> Difference:
+    """How much better the mean over the seeds of the first system is, with the interval of Welch's t test.
+
+    The seeds of two settings are independent samples with their own variances. sign is 1 if higher is better, else -1.
+    With several comparisons each interval has a part of the error rate (Bonferroni).
+    """
+    a, b = (variance(values) / len(values) for values in (first, second))
+    value, error = sign * (fmean(first) - fmean(second)), math.sqrt(a + b)
+    if not error:
+        return Difference(value, value, value)
+    freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
+    half = student_t(freedom, 1 - (1 - CONFIDENCE) / comparisons) * error
+    return Difference(value, value - half, value + half)

@@ -1,0 +1,161 @@
+"""Paired differences: sacrebleu's bootstrap test, SciPy's tests, and how often they claim a difference by chance."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harken.tasks.metrics import generation, weighted
+from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, welch_difference
+
+RNG = np.random.default_rng(0)
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("verdicts", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def difference(metric, first, second):
+    return compare_outcomes({metric: first}, {"other": {metric: second}})["other"][metric]
+
+
+# --- oracles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(4, 0), (5, 0), (6, 1), (30, 15), (30, 14), (15, 30), (0, 0)])
+def test_a_difference_of_accuracies_is_clear_if_mcnemars_mid_p_test_is(wins, losses):
+    a, b = (np.repeat(outcome, [wins, losses, 100]) for outcome in ([1, 0, 1], [0, 1, 1]))
+    m, k = wins + losses, min(wins, losses)
+    p = 2 * stats.binom.cdf(k, m, 0.5) - stats.binom.pmf(k, m, 0.5) if m else 1.0
+    d = difference("accuracy", weighted.mean(a), weighted.mean(b))
+    assert d.value == pytest.approx((wins - losses) / (m + 100))
+    assert (d.verdict != "unclear") == (p < 0.05)
+    assert d.low < d.high
+
+
+@pytest.mark.oracle
+def test_a_difference_of_bleu_and_chrf_equals_that_of_sacrebleu(monkeypatch):
+    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.significance import PairedTest
+
+    words = [f"w{n}" for n in range(30)]
+    references = [" ".join(RNG.choice(words, size=10)) for _ in range(200)]
+    texts = [
+        [" ".join(w if RNG.random() < q else RNG.choice(words) for w in ref.split()) for ref in references]
+        for q in (0.75, 0.8)
+    ]
+    systems = [("baseline", texts[0]), ("model", texts[1])]
+    monkeypatch.setenv("SACREBLEU_SEED", "3")
+    test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [references], "bs", n_samples=2000)
+    _, scores = test()
+    refs = [[ref] for ref in references]
+    rows = [
+        {"bleu": weighted.bleu(generation.bleu_rows(x, refs)), "chrf": weighted.chrf(generation.chrf_rows(x, refs))}
+        for x in texts
+    ]
+    for name, ours in (("BLEU", "bleu"), ("chrF2", "chrf")):
+        baseline, model = scores[name]
+        d = difference(ours, rows[1][ours], rows[0][ours])
+        assert d.value == pytest.approx(model.score - baseline.score, abs=1e-6)
+        assert (d.verdict == "better") == (model.p_value < 0.05)
+        assert d.verdict == "better"
+
+
+def test_a_difference_of_losses_equals_the_paired_t_interval_and_is_narrower_than_an_unpaired_one():
+    hard, n = RNG.gamma(2.0, size=300), 300
+    a, b = hard + 0.1 * RNG.normal(size=n), hard + 0.1 * RNG.normal(size=n) + 0.03
+    expected = stats.ttest_rel(b, a).confidence_interval()
+    d = difference("loss", weighted.mean(a), weighted.mean(b))
+    assert (d.low, d.high) == pytest.approx((expected.low, expected.high), abs=0.1 * (expected.high - expected.low))
+    assert d.verdict == "better"
+    other = difference("loss", weighted.mean(a), weighted.mean(b[:-1]))  # not the same examples
+    assert other.high - other.low > 5 * (d.high - d.low)
+
+
+def test_the_difference_over_the_seeds_is_welchs_test():
+    first, second = [0.91, 0.93, 0.92], [0.85, 0.89, 0.80, 0.86]
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    d = welch_difference(first, second, sign=1)
+    assert (d.low, d.high) == pytest.approx((expected.low, expected.high))
+    halved = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.975)
+    assert welch_difference(first, second, sign=-1, comparisons=2)[1:] == pytest.approx((-halved.high, -halved.low))
+    assert welch_difference([0.5, 0.5], [0.4, 0.4], sign=1) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_welchs_test_sees_a_gap_of_three_standard_deviations_in_two_of_three_cases():
+    rng = np.random.default_rng(1)
+    pairs = [(rng.normal(3, 1, 3).tolist(), rng.normal(0, 1, 3).tolist()) for _ in range(400)]
+    assert np.mean([welch_difference(a, b, sign=1).verdict == "better" for a, b in pairs]) == pytest.approx(
+        0.68, abs=0.06
+    )
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+def test_a_faultless_model_on_three_examples_is_not_clearly_better():
+    right, wrong = np.ones(3, int), np.zeros(3, int)
+    rows = compare_outcomes(weighted.label_metrics(right, right, 2), {"b": weighted.label_metrics(right, wrong, 2)})
+    assert {name: d.verdict for name, d in rows["b"].items() if name != "matthews"} == {
+        "accuracy": "unclear",
+        "f1": "unclear",
+    }
+
+
+def test_a_choice_among_candidates_and_opponents_widens_its_end_of_the_interval():
+    d = Difference(1.0, 0.02, 1.98)
+    assert d.adjusted() == pytest.approx(d)
+    assert d.adjusted(better=4).low < 0 < d.adjusted(worse=4).low
+    assert d.adjusted(worse=4).high > d.high == pytest.approx(d.adjusted(better=4).high)
+
+
+def test_the_needed_number_of_examples_makes_the_interval_exclude_0():
+    d = Difference(0.05, -0.05, 0.15)
+    n, size = d.needed(100, "accuracy")
+    assert (n, size) == (400, 0.05)
+    assert Difference(-0.05, -0.15, 0.05).needed(100, "accuracy") == (400, 0.05)
+    assert Difference(0.0, -0.1, 0.1).needed(100, "accuracy") == (10_000, 0.01)
+    assert Difference(0.5, -1.0, 2.0).needed(1234, "bleu") == (2800, 1.0)
+
+
+def test_the_needed_number_of_examples_is_one_at_which_a_difference_is_seen_in_half_of_the_cases():
+    rng = np.random.default_rng(0)
+    wins, losses = 25, 15
+    a, b = (np.repeat(outcome, [wins, losses, 160]) for outcome in ([1, 0, 1], [0, 1, 1]))
+    n, _ = difference("accuracy", weighted.mean(a), weighted.mean(b)).needed(200, "accuracy")
+    words = []
+    for _ in range(200):
+        rows = rng.integers(200, size=n)
+        words.append(difference("accuracy", weighted.mean(a[rows]), weighted.mean(b[rows])).verdict)
+    assert 0.35 < words.count("better") / 200 < 0.65
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1"])
+def test_few_verdicts_on_equal_systems_claim_a_difference(verdicts, metric):
+    words = [d.verdict for d in verdicts.simulate(metric, 60, 200)]
+    assert words.count("better") <= 14  # 7 %; 2.5 % are expected, and 14 or fewer appear in 99.9 % of such tests
+    assert words.count("worse") <= 14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "metric", ["accuracy", "f1", "matthews", "pearson", "spearman", "loss", "exact_match", "bleu", "chrf"]
+)
+def test_verdicts_are_calibrated(verdicts, metric):
+    rates = verdicts.verdict_rates(metric, 200, pairs=2000, power_pairs=500)
+    assert 0.01 <= rates.better <= 0.035
+    assert 0.01 <= rates.worse <= 0.035
+    assert rates.power >= 0.8
