@@ -210,7 +210,7 @@ def test_the_fraction_of_unknown_tokens_is_in_the_protocol_and_reported(char, tm
     other.write_text("Tom had ÿÿ\n" * 10)
     score, _ = char.evaluate("test", data=str(other), listen=lambda event, **facts: events.append(facts.get("text")))
     assert score.protocol["unknown"] == pytest.approx(20 / 109, rel=1e-3)
-    assert f"{other}: 18.4 % of its tokens are unknown to this run and evaluated as <unk>" in events
+    assert f"{other}: 18.4 % of its tokens are unknown and evaluated as <unk>" in events
 
 
 def test_a_table_is_not_evaluated_as_text(char, tmp_path):

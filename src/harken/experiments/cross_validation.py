@@ -68,7 +68,7 @@ class CrossValidation:
         return {"metrics": self.metrics, "baseline": self.baseline, "primary_metric": self.primary_metric}
 
 
-class Plan(NamedTuple):
+class FoldPlan(NamedTuple):
     """What is trained in every fold."""
 
     what: str
@@ -119,7 +119,7 @@ def cross_validate(
     return outcome
 
 
-def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener) -> Plan:
+def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener) -> FoldPlan:
     """The settings of every fold, with its part of the training time; raises if the data has no folds."""
     if n_folds < 2:
         raise BadSetting(f"folds={n_folds}: at least 2 are needed; 5 and 10 are common")
@@ -129,7 +129,7 @@ def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener
     if recipe.data.fold is not None:
         raise BadSetting(f"data.fold={recipe.data.fold}: is set for each fold; remove it")
     assert recipe.change(data__fold=f"1/{n_folds}").data.test_fold  # raises for a test file or a split by time
-    return Plan(what, n_folds, settings | _time_per_run(recipe, n_folds + 1))
+    return FoldPlan(what, n_folds, settings | _time_per_run(recipe, n_folds + 1))
 
 
 def _time_per_run(recipe: Recipe, n_runs: int) -> dict[str, object]:
@@ -140,7 +140,7 @@ def _time_per_run(recipe: Recipe, n_runs: int) -> dict[str, object]:
     return {"train.minutes": settings.minutes / n_runs}
 
 
-def _folder(plan: Plan, out: str | Path | None, *, resume: bool, force: bool) -> Path:
+def _folder(plan: FoldPlan, out: str | Path | None, *, resume: bool, force: bool) -> Path:
     """The folder of the cross-validation: a new one, or an existing one to resume or to overwrite."""
     if resume and force:
         raise BadInput("resume continues a cross-validation and force overwrites it; set only one of them")
@@ -165,7 +165,7 @@ def _folder(plan: Plan, out: str | Path | None, *, resume: bool, force: bool) ->
     return folder
 
 
-def _train(plan: Plan, folder: Path, settings: dict[str, object], listen: Listener) -> Run:
+def _train(plan: FoldPlan, folder: Path, settings: dict[str, object], listen: Listener) -> Run:
     """The run of this folder: finished, resumed or new."""
     if (folder / "harken.json").exists():
         return load(folder)

@@ -161,11 +161,10 @@ class Run(LoadedModel):
         task.use_thresholds(self.facts.get("thresholds") or {})
         score = task.evaluate(self.model, split)
         if data is not None and (fraction := score.protocol.get("unknown")):
-            percent = f"{100 * fraction:.3g} % of its tokens are unknown to this run and evaluated as <unk>"
-            listen("notice", text=f"{data}: {percent}")
+            listen("notice", text=f"{data}: {100 * fraction:.3g} % of its tokens are unknown and evaluated as <unk>")
         baselines = task.evaluate_baselines(split)
-        score = replace(score, differences=score.compare(baselines))
-        return Evaluation(score, {name: baseline.metrics for name, baseline in baselines.items()})
+        compared = replace(score, differences=score.compare(baselines))
+        return Evaluation(compared, {name: baseline.metrics for name, baseline in baselines.items()})
 
     # --- translate ----------------------------------------------------------------------------------------------------
 
@@ -236,8 +235,7 @@ class Run(LoadedModel):
         if prompt is None:
             self.require("classify")
             predict = cast(Classifier, registry.load_object(self.family.classify))
-            predict = predict if overflow == "truncate" else partial(predict, overflow=overflow)
-            rows = predict(self, inputs, listen)
+            rows = predict(self, inputs, listen, **({} if overflow == "truncate" else {"overflow": overflow}))
         else:
             rows = classify_by_prompt(self, inputs, prompt, labels, listen)
         rows = mark_unknown(rows, min_probability)
@@ -246,8 +244,8 @@ class Run(LoadedModel):
     def predict(self, frame: Frame, *, listen: Listener = warn, **options: Unpack[RowOptions]) -> list[Prediction]:
         """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
 
-        The text is in the column that the run was trained on; without one a row gets None. Several labels are a list of
-        those with a probability of at least 0.5. Options as in classify. New columns and labels are named in a warning.
+        The text is in the column that the run was trained on; a row without a text gets None, one with several labels a
+        list. Options as in classify. New columns and labels are named in a warning.
 
         >>> run.predict(frame)
         ['...', '...']
@@ -283,7 +281,7 @@ class Run(LoadedModel):
     ) -> Answer:
         """The answer to a question, extracted from a text (with its offsets) or about a story (with its hops).
 
-        With a score, its probability, below `min_probability` the answer is "unknown".
+        If the probability of the answer is below `min_probability`, it is "unknown".
 
         >>> run.ask("Where is Mary?", "Mary went to the kitchen.")["answer"]
         '...'
@@ -350,8 +348,7 @@ class Run(LoadedModel):
         >>> [hit] = run.corpus("notes.txt").search("a hat", k=1)
         """
         dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
-        suffix = " windows" * (overflow == "windows")  # quantized weights give other vectors: dtypes
-        key = f"{pool} {self.facts['sha256']} {dtypes}{suffix}"
+        key = f"{pool} {overflow} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
         return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
@@ -376,8 +373,7 @@ class Run(LoadedModel):
         torch.Size([2, 2])
         """
         if self.family.trace:
-            tracer = cast(Tracer, registry.load_object(self.family.trace))
-            return tracer(self, text, target)
+            return cast(Tracer, registry.load_object(self.family.trace))(self, text, target)
         text = cast(str, text)
         if isinstance(self.model, EncoderDecoder):
             target = self.translate(text) if target is None else target

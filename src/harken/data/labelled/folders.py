@@ -4,6 +4,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from harken.data.detect.preview import not_utf8_error
+from harken.data.tables.read import SkippedRows, check_skipped
+from harken.data.tables.text_file import read_text
+from harken.events import Listener
+
 SUFFIXES = (".txt", ".text", ".md")
 SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "dev": "valid", "test": "test"}
 MAX_LABELS, MIN_TEXTS = 100, 5  # labels, and texts per label on average
@@ -70,6 +75,22 @@ def text_files(folder: Path) -> list[Path]:
     return [
         file for file in _files(folder) if file.suffix.lower() in SUFFIXES or not re.search("[a-z]", file.suffix, re.I)
     ]
+
+
+def read_folder(folder: Path, encoding: str | None, listen: Listener) -> list[tuple[str, str]]:
+    """The texts directly in a folder with their places."""
+    texts, skipped = list[tuple[str, str]](), SkippedRows("no text")
+    for file in text_files(folder):
+        try:
+            text = read_text(file, encoding).strip()
+        except UnicodeDecodeError as error:
+            raise not_utf8_error(file, error.start) from None
+        if text:
+            texts.append((text, f"{file}:1"))
+        else:
+            skipped(file, 1, "the text is empty")
+    check_skipped(skipped, folder, len(texts), "the files", listen)
+    return texts
 
 
 def _label_folders(path: Path) -> dict[str, Path]:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
-from harken.data.detect.preview import column_stats, not_utf8_error
+from harken.data.detect.preview import column_stats
 from harken.data.duplicates import near_duplicate_key
 from harken.data.label_warnings import separator_notice
 from harken.data.pairs.files import normalize_text
@@ -26,7 +26,6 @@ from harken.data.split import Column
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import SkippedRows, check_skipped
-from harken.data.tables.text_file import read_text
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
@@ -46,7 +45,7 @@ from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
 from .examples import ExampleData, ExampleSource, TokenLabelProcessor
-from .folders import TextFolders, text_files, text_folders
+from .folders import TextFolders, read_folder, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -243,24 +242,10 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         tree = self._text_folders(path)
         return [folder for part in tree.splits.values() for folder in part.values()] if tree else super()._paths(path)
 
-    def _read_texts(self, folder: Path, listen: Listener) -> list[LabelledRow]:
-        """Each file of a folder as a text whose label is the name of the folder."""
-        rows, skipped = list[LabelledRow](), SkippedRows("no text")
-        for file in text_files(folder):
-            try:
-                text = normalize_text(read_text(file, self.encoding))
-            except UnicodeDecodeError as error:
-                raise not_utf8_error(file, error.start) from None
-            if text:
-                rows.append(LabelledRow((text,), (folder.name,), f"{file}:1"))
-            else:
-                skipped(file, 1, "the text is empty")
-        check_skipped(skipped, folder, len(rows), "the files", listen)
-        return rows
-
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         if path.is_dir():
-            return self._read_texts(path, listen)
+            files = read_folder(path, self.encoding, listen)
+            return [LabelledRow((normalize_text(text),), (path.name,), place) for text, place in files]
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
         split_by: ColumnRequest = [("data.group", self.group), ("data.time", self.time)]
