@@ -32,7 +32,7 @@ def run(harken, tmp_path) -> str:
     rows = "".join(f"{n}.png\ta picture of the number {n % 3}\n" for n in range(30))
     (home / "captions.tsv").write_text("image\tcaption\n" + rows)
     messages = harken("train", "shots", *TINY).out
-    assert "images (8 x 8 color, 1 captions per image" in messages
+    assert "images (8 x 8 color, 1 caption per image" in messages
     assert "next    harken caption runs/shots" in messages
     return "runs/shots"
 

@@ -402,7 +402,7 @@ def test_a_stand_in_is_generated_and_of_the_same_kind(name: str) -> None:
     entry = catalogue.ENTRIES[name]
     stand_in = catalogue.ENTRIES[entry.stand_in]
     assert (stand_in.kind, stand_in.bytes, stand_in.stand_in) == (entry.kind, 0, "")
-    assert stand_in.settings == entry.settings == {}  # the settings of the entry are used
+    assert stand_in.settings == entry.settings  # the settings of the entry are used
 
 
 def test_a_file_of_the_hub_may_be_redirected_to_the_servers_of_the_hub(

@@ -63,6 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     labelled = (f"A {('cold', 'warm')[n % 2]} day {n}.,{('bad', 'good')[n % 2]}\n" for n in range(60))
     (home / "reviews.csv").write_text("text,label\n" + "".join(labelled))
+    (home / "new.csv").write_text("text,source\n" + "A cold day.,web\n" * 3)
     tagged = (f"Ada{n} B-PER\nlives O\nin O\nRome B-LOC\n" for n in range(40))
     (home / "eng.train").write_text("\n".join(tagged))
     requests = {"id": "0", "question": "Who lives in Rome?", "answers": [{"text": "Ada", "answer_start": 0}]}

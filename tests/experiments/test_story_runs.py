@@ -343,5 +343,5 @@ def test_the_demo_answers_the_lectures_story_in_hops(monkeypatch, tmp_path):
     thing = question.removeprefix("Where is the ").removesuffix("?")  # things are taught, people are not
     assert thing in THINGS
     assert thing in Path(story).read_text()
-    assert not output.run.ask(question, Path(story).read_text())["unknown"]
+    assert not output.run.ask(question, Path(story).read_text())["unknown_words"]
     assert all((tmp_path / "out").name in hint or "compare" in hint for hint in output.hints)
