@@ -398,11 +398,12 @@ def test_without_a_held_out_split_there_is_no_evaluation(harken, text):
 
 
 def test_eval_prints_the_model_above_the_baselines(stdout_of, run):
-    model, unigram, counts, protocol = stdout_of("eval", run).splitlines()
+    model, unigram, counts, intervals, protocol = stdout_of("eval", run).splitlines()
     assert model.endswith("this model")
     assert unigram.endswith("baseline: unigram")
     assert counts.endswith("baseline: 5-gram Kneser-Ney")
     assert "context 16, stride 8" in protocol
+    assert "95 % intervals" in intervals
 
 
 # --- help, pipes and terminals ----------------------------------------------------------------------------------------

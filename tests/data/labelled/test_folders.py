@@ -29,7 +29,7 @@ def test_each_text_has_the_name_of_its_folder_as_label(tmp_path):
     data = TableSource(path=str(path), tokenizer="char").load_data()
     expected = [(f"{label} words {n} in news", label) for label in ("sport", "politics") for n in range(6)]
     assert sorted(row for part in data.parts.values() for row in rows(part)) == sorted(expected)
-    assert data.train.rows[0].location.endswith(".txt")
+    assert data.train.rows[0].location.endswith(".txt:1")
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("20news-bydate-train", "20news-bydate-test")])

@@ -182,7 +182,7 @@ def test_the_rows_sampled_from_a_large_set_do_not_depend_on_their_order(tmp_path
     source = SetSource(path=str(tmp_path / "a.csv"), valid=0, test=0, max_rows=7)
     source.load_data(listen=lambda event, **facts: notices.append(facts["text"]))
     counts = "1 of 2 sets is longer than 7 rows (longest: 50) and was sampled"
-    assert notices == [f"{counts}; increase data.max_rows to keep more"]
+    assert f"{counts}; increase data.max_rows to keep more" in notices
 
 
 def test_numeric_targets_make_a_regression(tmp_path):
