@@ -169,3 +169,14 @@ def test_without_a_text_the_usage_is_printed(harken, run):
     done = harken("classify", run)
     assert done.code == 2
     assert "give a text, or - to read texts from stdin" in done.err
+
+
+def test_a_run_reads_files_in_the_encoding_of_its_training_data(harken, table, tmp_path):
+    table.write_bytes(table.read_text().replace("red", "caf\u00e9").encode("cp1252"))
+    done = harken("train", table, *TINY, "data.encoding=cp1252", "--out", "run")
+    assert done.code == 0, done.err
+    done = harken("classify", "run", "--in", table, "--out", "out.csv")
+    assert done.code == 0, done.err
+    assert any("caf\u00e9" in row["text"] for row in rows_of(tmp_path / "out.csv"))
+    done = harken("classify", "run", "--in", table, "--out", "out.csv", "--force", "--encoding", "cp1251")
+    assert any("caf\u0439" in row["text"] for row in rows_of(tmp_path / "out.csv"))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     from harken.inference.run import load
 
     model = load(run, precision=precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
         arguments["listen"] = listener
@@ -96,6 +98,7 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
     """The inputs in batches; for a run that reads files or names of nodes also the name of each input."""
     from harken.data.sets.columns import header_names
     from harken.inference.answers.rows import label_column, notice_unseen
+    from harken.inference.answers.sets import list_sets
 
     reader = model.input_reader
     if inputs.in_ and reader and reader.is_table:
@@ -113,8 +116,9 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         return [], batches
     else:
         selected = [name for batch in inputs.batches(BATCH_SIZE) for name in batch]
+    select = partial(list_sets, encoding=inputs.encoding) if inputs.in_ else reader.select
     groups = [selected] if reader.one_batch else [[name] for name in selected]
-    parts = [(group, group) if any(map(is_empty, group)) else reader.select(model, group, listen) for group in groups]
+    parts = [(group, group) if any(map(is_empty, group)) else select(model, group, listen) for group in groups]
     names, items = (
         ([item for part in side for item in part] for side in zip(*parts, strict=True)) if parts else ([], [])
     )
