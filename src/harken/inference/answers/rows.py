@@ -23,6 +23,7 @@ class RowOptions(TypedDict, total=False):
     overflow: OverflowMode
 
 
+DEFAULT_SEPARATOR = ";"  # of several labels in a cell, if the training data has none
 Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 
@@ -85,3 +86,15 @@ def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
     if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
         return [score["label"] for score in labels if score["predicted"]]
     return labels[0]["label"]
+
+
+def label_probability(answer: Prediction, labels: Sequence[LabelScore]) -> float | None:
+    """The probability of the answer `best_label`; several labels and numbers have none."""
+    return None if isinstance(answer, list) else labels[0].get("probability")
+
+
+def label_cell(run: LoadedModel, answer: Prediction) -> str:
+    """An answer as the cell of a table; several labels are joined by the separator of the training data."""
+    if isinstance(answer, list):
+        return (dict(run.recipe.data).get("separator") or DEFAULT_SEPARATOR).join(answer)
+    return "" if answer is None else str(answer)
