@@ -133,6 +133,17 @@ def test_the_next_steps_after_a_training_and_in_its_report_work_when_typed(harke
         type_command(harken, command)
 
 
+def test_the_next_step_after_a_cross_validation_works_when_typed(harken, own_data):
+    [family] = (family for family in matrix.families() if (family.data, family.model) == ("spans", "bert"))
+    settings = {**family.settings(), "train.steps": 2, "report.samples": 0}
+    named = [f"{path}={str(value).lower()}" for path, value in settings.items()]
+    output = harken("train", family.write(own_data), "--folds", 2, "--out", "folds", *named)
+    assert output.code == 0, output
+    [command] = next_steps(output.out)
+    assert command.startswith("harken ask folds/final my.txt ")
+    type_command(harken, command)
+
+
 def test_the_command_after_a_data_set_of_the_catalogue_works_when_typed(harken, monkeypatch):
     monkeypatch.setitem(catalogue.ENTRIES["phrases"].arguments, "count", 200)
     *_, last = harken("data", "phrases").out.splitlines()
