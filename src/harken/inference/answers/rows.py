@@ -71,6 +71,8 @@ def predict_rows(
     """The prediction for each row of a DataFrame; None for a row without a text."""
     if options.get("min_probability") and run.verb != "classify":
         raise BadInput("min_probability: only labels have a probability; leave it out")
+    if options.get("overflow", "truncate") != "truncate" and run.verb != "classify":
+        raise BadInput(f"overflow={options['overflow']!r}: only texts with labels are read in windows; leave it out")
     rows = input_texts(run, frame)
     notice_unseen(run, column_names(frame), count_labels(run, frame), listen)
     predictions = iter(answer([row for row in rows if row]))
