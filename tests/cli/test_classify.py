@@ -169,3 +169,33 @@ def test_without_a_text_the_usage_is_printed(harken, run):
     done = harken("classify", run)
     assert done.code == 2
     assert "give a text, or - to read texts from stdin" in done.err
+
+
+def test_a_run_reads_files_in_the_encoding_of_its_training_data(harken, table, tmp_path):
+    table.write_bytes(table.read_text().replace("red", "caf\u00e9").encode("cp1252"))
+    done = harken("train", table, *TINY, "data.encoding=cp1252", "--out", "run")
+    assert done.code == 0, done.err
+    done = harken("classify", "run", "--in", table, "--out", "out.csv")
+    assert done.code == 0, done.err
+    assert any("caf\u00e9" in row["text"] for row in rows_of(tmp_path / "out.csv"))
+    done = harken("classify", "run", "--in", table, "--out", "out.csv", "--force", "--encoding", "cp1251")
+    assert any("caf\u0439" in row["text"] for row in rows_of(tmp_path / "out.csv"))
+
+
+def test_several_labels_are_one_cell_of_a_table_and_a_list_in_json(harken, tmp_path):
+    names = [[name for k, name in enumerate(WORDS[:3]) if n % (k + 2) == 0] for n in range(90)]
+    rows = [[" ".join([*labels, text(n)]), "|".join(labels)] for n, labels in enumerate(names)]
+    with (tmp_path / "topics.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "topics"], *rows])
+    settings = ["data.label=topics", "data.separator=|", "data.valid=0.4"]
+    assert harken("train", "topics.csv", *TINY, *settings, "--out", "run").code == 0
+    for name in ("out.csv", "out.jsonl"):
+        done = harken("classify", "run", "--in", "topics.csv", "--out", name)
+        assert done.code == 0, done.err
+    answers = rows_of(tmp_path / "out.jsonl")
+    chosen = [[score["label"] for score in answer["labels"] if score["predicted"]] for answer in answers]
+    assert max(map(len, chosen)) > 1
+    assert [answer["label"] for answer in answers] == chosen
+    assert all(answer["probability"] is None and "predicted" not in answer for answer in answers)
+    cells = [(row["label"], row["probability"]) for row in rows_of(tmp_path / "out.csv")]
+    assert cells == [("|".join(labels), "") for labels in chosen]

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from harken.data import catalogue
+from harken.data.download.sources import GeneratedSource
 from harken.errors import HarkenError
 from harken.experiments import train as training
 from harken.experiments.demos import lectures, pictures, reviews, translate
@@ -37,7 +38,7 @@ def short(monkeypatch):
     fetch = catalogue.fetch
 
     def offline(name, **how):
-        if catalogue.ENTRIES[name].package:
+        if not isinstance(catalogue.ENTRIES[name].sources[0], GeneratedSource):
             raise HarkenError(f"data {name}: could not be fetched")
         return fetch(name, **how)
 
@@ -130,6 +131,17 @@ def test_the_next_steps_after_a_training_and_in_its_report_work_when_typed(harke
     assert len(commands) >= 3  # one repeats the run, one evaluates it
     for command in dict.fromkeys([*next_steps(output.out), *commands]):
         type_command(harken, command)
+
+
+def test_the_next_step_after_a_cross_validation_works_when_typed(harken, own_data):
+    [family] = (family for family in matrix.families() if (family.data, family.model) == ("spans", "bert"))
+    settings = {**family.settings(), "train.steps": 2, "report.samples": 0}
+    named = [f"{path}={str(value).lower()}" for path, value in settings.items()]
+    output = harken("train", family.write(own_data), "--folds", 2, "--out", "folds", *named)
+    assert output.code == 0, output
+    [command] = next_steps(output.out)
+    assert command.startswith("harken ask folds/final my.txt ")
+    type_command(harken, command)
 
 
 def test_the_command_after_a_data_set_of_the_catalogue_works_when_typed(harken, monkeypatch):

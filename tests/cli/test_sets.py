@@ -129,3 +129,13 @@ def test_the_clouds_demo_classifies_points_in_any_order(harken, monkeypatch):
     place = re.search(r"harken classify mine '?([^'\n]+?\[c0\])'?  ", output)
     assert place
     assert re.match(r"0\.\d{3} \w+  ", harken("classify", "mine", place[1]).out)
+
+
+def test_sets_of_a_file_are_read_with_its_encoding(harken, run, tmp_path):
+    names = (tmp_path / "other.csv").read_text().replace("c0", "caf\u00e9")
+    (tmp_path / "other.csv").write_bytes(names.encode("cp1252"))
+    arguments = ("classify", run, "--in", "other.csv", "--out", "out.jsonl")
+    assert "is not UTF-8" in harken(*arguments).err
+    done = harken(*arguments, "--encoding", "cp1252")
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["set"] == "caf\u00e9"

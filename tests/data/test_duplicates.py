@@ -57,3 +57,9 @@ def test_equal_examples_with_different_labels_are_named():
     rows = [("same", ("good",), "a.csv:2"), ("x", ("bad",), "a.csv:3"), ("same", ("bad",), "a.csv:9")]
     assert conflict_notice(rows) == "equal examples with different labels: 1 (a.csv:2 is good, a.csv:9 is bad)"
     assert conflict_notice(rows[:2]) == ""
+
+
+def test_the_order_of_several_labels_is_no_conflict():
+    rows = [("text", ("news", "sport"), "a.csv:2"), ("text", ("sport", "news"), "a.csv:3")]
+    assert conflict_notice(rows) == ""
+    assert "1 (a.csv:2 is news, sport, a.csv:4 is news)" in conflict_notice([*rows, ("text", ("news",), "a.csv:4")])

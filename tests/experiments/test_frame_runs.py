@@ -126,6 +126,8 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
     assert run.predict(sources) == [run.translate("the 3 red cats sleep"), None]
     with pytest.raises(BadInput, match="min_probability: only labels have a probability; leave it out"):
         run.predict(sources, min_probability=0.5)
+    with pytest.raises(BadInput, match="overflow='windows': only texts with labels are read in windows; leave it out"):
+        run.predict(sources, overflow="windows")
 
 
 def test_a_language_model_predicts_no_rows(char):

@@ -5,12 +5,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import harken
 from harken import registry
 from harken.errors import BadInput
 from harken.experiments.choose import choose
+from harken.experiments.compare import comparison
+from harken.experiments.compare.comparison import evaluate_under
+from harken.experiments.report.sections import report_sections
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 KINDS = sorted(registry.MODELS["labels"])
@@ -170,6 +174,22 @@ def test_thresholds_are_saved_with_the_run_and_used_by_classify_and_eval(topics)
     assert score.metrics == pytest.approx(topics.metrics["test"])
     assert score.protocol["thresholds"] == "chosen on valid"
     assert {"f1", "f1_micro"} <= set(baseline["bag of words"])
+
+
+def test_compare_and_the_rebuilt_report_use_the_thresholds_of_the_run(topics):
+    run = harken.load(topics.path)
+    assert evaluate_under(run, {}) == pytest.approx(topics.metrics["valid"])
+    [(first, outcomes)] = comparison._outcomes(run).items()
+    expected = topics.final_scores[first].outcomes
+    assert outcomes.keys() == expected.keys()
+    for name, outcome in expected.items():
+        weights = np.ones((1, outcome.n))
+        assert outcomes[name](weights) == pytest.approx(outcome(weights)), name
+    labels = []
+    for scores in (topics.final_scores, None):
+        task = run.recipe.bind(run.recipe.load_data(run.tokenizer))
+        labels.append(report_sections(run, task, run.path, {}, scores)["labels"])
+    assert str(labels[1]) == str(labels[0])
 
 
 def test_a_split_by_group_is_in_the_report_and_in_the_facts(tables, tmp_path):

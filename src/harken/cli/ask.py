@@ -81,6 +81,7 @@ def _answer(model: "Run", question: str, context: str, options: dict[str, Any]) 
 
 def _answer_file(model: "Run", inputs: Inputs, context: str | None, min_probability: float, *, json_: bool) -> None:
     """Answer the question of each row, about one text or about that of the row."""
+    inputs.use_encoding(model.recipe.data.file_encoding)
     inputs.batches(1, QUESTION_COLUMNS)
     if context is None and not {*CONTEXT_COLUMNS} & {*inputs.names}:
         known = f"its columns are {', '.join(inputs.names)}"

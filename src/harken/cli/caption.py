@@ -38,6 +38,7 @@ def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **op
     search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     SearchSettings.from_options(search)  # validates the options before the model is loaded
     model = load_run(run, "caption", precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
 
     def predict(batch: list[str], position: int) -> list[Answer]:
         candidates = caption_candidates(model, batch, index=position, **search)

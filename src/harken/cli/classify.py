@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     from harken.inference.run import load
 
     model = load(run, precision=precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
         arguments["listen"] = listener
@@ -64,7 +66,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
         if inputs.in_:
             known = arguments.get("labels") or model.tokenizer.labels
             columns = {label: f"probability_{label}" for label in known if options["all_"]}
-            rows = (_with_columns(answer, columns) if inputs.writes_table else answer for _, answer in answers)
+            rows = (_table_row(model, answer, columns) if inputs.writes_table else answer for _, answer in answers)
             inputs.write(rows, ("label", "value", "probability", *columns.values()), json_=json_, listen=listener)
         elif json_:
             named = {model.input_reader.name: names} if model.input_reader and names else {}
@@ -80,12 +82,10 @@ def _answers(
     model: "Run", names: list[str], batches: Iterable[Sequence[Any]], arguments: dict[str, Any], listen: Listener
 ) -> Iterable[tuple[object, Answer]]:
     """Each input, or its name, with its labels."""
-    from harken.inference.answers.rows import best_label
 
     def predict(batch: list[Any], _: int) -> list[Answer]:
         rows: list[Any] = model.classify(batch, **arguments)
-        best = [row[0] if "value" in row[0] else {**row[0], "label": best_label(model, row)} for row in rows]
-        return [{**answer, "labels": row} for answer, row in zip(best, rows, strict=True)]
+        return [{**_best(model, row), "labels": row} for row in rows]
 
     if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
         return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
@@ -96,6 +96,7 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
     """The inputs in batches; for a run that reads files or names of nodes also the name of each input."""
     from harken.data.sets.columns import header_names
     from harken.inference.answers.rows import label_column, notice_unseen
+    from harken.inference.answers.sets import list_sets
 
     reader = model.input_reader
     if inputs.in_ and reader and reader.is_table:
@@ -113,8 +114,9 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         return [], batches
     else:
         selected = [name for batch in inputs.batches(BATCH_SIZE) for name in batch]
+    select = partial(list_sets, encoding=inputs.encoding) if inputs.in_ else reader.select
     groups = [selected] if reader.one_batch else [[name] for name in selected]
-    parts = [(group, group) if any(map(is_empty, group)) else reader.select(model, group, listen) for group in groups]
+    parts = [(group, group) if any(map(is_empty, group)) else select(model, group, listen) for group in groups]
     names, items = (
         ([item for part in side for item in part] for side in zip(*parts, strict=True)) if parts else ([], [])
     )
@@ -130,8 +132,22 @@ def _reads_pairs(model: "Run") -> bool:
     return isinstance(model.tokenizer, TextLabelProcessor) and model.tokenizer.pair
 
 
-def _with_columns(answer: Answer, columns: dict[str, str]) -> Answer:
-    """The answer with a column for the probability of each label."""
+def _best(model: "Run", labels: list[Any]) -> Answer:
+    """The answer from the scores of all labels."""
+    from harken.inference.answers.rows import best_label, label_probability
+
+    if "value" in labels[0]:
+        return dict(labels[0])
+    label = best_label(model, labels)
+    return {"label": label, "probability": label_probability(label, labels)}
+
+
+def _table_row(model: "Run", answer: Answer, columns: dict[str, str]) -> Answer:
+    """The answer as cells, with a column for the probability of each label."""
+    from harken.inference.answers.rows import label_cell
+
+    if isinstance(answer["label"], list):
+        answer = answer | {"label": label_cell(model, answer["label"])}
     scores = [score for score in answer["labels"] or () if score["label"] in columns and "probability" in score]
     return answer | {columns[score["label"]]: score["probability"] for score in scores}
 

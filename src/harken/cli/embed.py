@@ -45,6 +45,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
     reject_options("without --nearest", "k")
     inputs = Inputs.from_options(texts, options, other_endings=[".npy"])
     model = load_run(run, "embed")
+    inputs.use_encoding(model.recipe.data.file_encoding)
     arguments = {name: options[name] for name in ("pool", "layer", "overflow")} | {"normalize": not options["raw"]}
     with ConsoleListener(to_stderr=True) as listener:
 

@@ -41,6 +41,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     if next_ is not None:
         reject_options("with --next", *options)
     model = load_run(run, "generate", precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         options["listen"] = listener  # names unknown words
         if not inputs.in_ and not inputs.stdin:

@@ -38,7 +38,9 @@ def file_options(command: Command, out_help: str = OUT_HELP) -> Command:
     force = click.option("--force", is_flag=True, help="Overwrite --out.")
     out = click.option("--out", "out_", metavar="FILE", help=out_help)
     column = click.option("--column", metavar="NAME", help="Input column of a table, by name or number (with --in).")
-    encoding = click.option("--encoding", metavar="NAME", help="Encoding of --in if it is not UTF-8, such as cp1252.")
+    encoding = click.option(
+        "--encoding", metavar="NAME", help="Encoding of --in if it is not UTF-8.  [default: that of the data of RUN]"
+    )
     source = click.option("--in", "in_", metavar="FILE", help="Input file: a table, JSON, or one input per line.")
     return source(column(encoding(out(force(command)))))
 
@@ -108,6 +110,10 @@ class Inputs:
         """The inputs of a command with `file_options`, which are removed from its options."""
         files: dict[str, Any] = {name: options.pop(name) for name in FILE_OPTIONS}
         return cls(arguments, wanted, **files, other_endings=other_endings)
+
+    def use_encoding(self, name: str | None) -> None:
+        """Read the file with the encoding of the training data, unless --encoding names another."""
+        self.encoding = self.encoding or name
 
     def batches(
         self,

@@ -30,6 +30,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, **options: object) -> N
     """
     inputs = Inputs.from_options(texts, options)
     model = load_run(run, "generate")
+    inputs.use_encoding(model.recipe.data.file_encoding)
     is_single = len(texts) == 1 and not inputs.stdin
 
     def predict(batch: list[str], _: int) -> list[Answer]:

@@ -24,6 +24,7 @@ def tag(
     """Tag the spans of each TEXT, such as names. With - or piped input, each line of stdin is a text."""
     inputs = Inputs.from_options(texts, options)
     model = load_run(run, "tag", precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
 
     def predict(batch: list[str], _: int) -> list[Answer]:
         return [{"spans": spans} for spans in model.tag(batch, min_probability=min_probability)]

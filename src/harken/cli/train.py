@@ -81,9 +81,14 @@ def _print_run(run: "Run") -> None:
     click.echo(cost_line(read_json(run.path / "cost.json")))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _fail_if_unsound(run)
+    click.echo(_next_step(run))
+
+
+def _next_step(run: "Run") -> str:
+    """The line with the command that uses this run."""
     example = run.family.example if run.verb == "generate" else run.facts.get("example", run.family.example)
     file = "my.txt " * (run.verb == "ask")
-    click.echo(f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}")
+    return f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}"
 
 
 def _cross_validate(
@@ -107,9 +112,7 @@ def _cross_validate(
         click.echo(f"  rows    {outcome.predictions} (the prediction for every row, by a model that did not see it)")
     run = outcome.final
     click.echo(f"  run     {run.path} (trained on all data, except the validation fraction)")
-    click.echo(
-        f"  next    harken {run.verb} {quote(str(run.path))} {quote(run.facts.get('example', run.family.example))}"
-    )
+    click.echo(_next_step(run))
 
 
 def _fail_if_unsound(run: "Run") -> None:

@@ -31,6 +31,7 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
     prefix = search.pop("prefix", "")
     SearchSettings.from_options(search)  # validates the options before the model is loaded
     model = load_run(run, "translate", precision)
+    inputs.use_encoding(model.recipe.data.file_encoding)
     columns = [*input_choices(model.recipe.data.input_column), "source", *TEXT_COLUMNS, 1]
     tabs = False
     with ConsoleListener(to_stderr=True) as listener:

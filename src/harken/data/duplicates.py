@@ -47,7 +47,7 @@ def conflict_notice(examples: Iterable[tuple[str, tuple[str, ...], str]]) -> str
     """The notice about equal examples with different labels, from (key, labels, location); empty if there are none."""
     seen = dict[str, dict[tuple[str, ...], str]]()
     for key, labels, location in examples:
-        seen.setdefault(key, {}).setdefault(labels, location)
+        seen.setdefault(key, {}).setdefault(tuple(sorted(labels)), location)
     conflicts = [by_label for by_label in seen.values() if len(by_label) > 1]
     shown = [
         ", ".join(f"{location} is {', '.join(labels) or 'nothing'}" for labels, location in by_label.items())

@@ -68,3 +68,9 @@ class DataSource(Settings, Generic[ProcessorT]):
     def input_column(self) -> int | str | list[int | str] | None:
         """The column of a table that holds the model input, if one is set."""
         return dict(self).get(self.input_setting)
+
+    @property
+    def file_encoding(self) -> str | None:
+        """The encoding of files that are not UTF-8, if the data is read from files."""
+        encoding: str | None = dict(self).get("encoding")
+        return encoding

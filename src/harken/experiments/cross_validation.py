@@ -23,7 +23,7 @@ from harken.data.tables.text_file import JSON_SUFFIXES, TABLE_SUFFIXES, iter_lin
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
-from harken.inference.answers.rows import best_label
+from harken.inference.answers.rows import best_label, label_cell, label_probability
 from harken.inference.run import Labels, Run, load
 from harken.recipe import Recipe
 from harken.tasks.metrics.intervals import student_t
@@ -247,11 +247,10 @@ def _answers(run: Run, number: int) -> Iterator[FoldAnswer]:
     answers = cast(list[Labels], run.classify([row.texts for row in rows]))
     for row, labels in zip(rows, answers, strict=True):
         path, _, line = row.location.rpartition(":")
-        answer, probability = best_label(run, labels), labels[0].get("probability")
-        if isinstance(answer, list):  # several labels have no common probability
-            answer, probability = (run.recipe.data.separator or ";").join(answer), None
+        answer = best_label(run, labels)
+        probability = label_probability(answer, labels)
         shown = "" if probability is None else f"{probability:.6g}"
-        yield FoldAnswer(path, int(line), str(answer), shown, number)
+        yield FoldAnswer(path, int(line), label_cell(run, answer), shown, number)
 
 
 def _user_columns(path: Path, encoding: str | None) -> dict[int, dict[str, str]]:

@@ -140,6 +140,11 @@ class MathsSource(DataSource["MathsTokenizers"]):
                 break
         return Examples(*map(torch.cat, zip(*parts, strict=True))).subset(slice(n))
 
+    @property
+    def file_encoding(self) -> None:
+        """None: `encoding` is that of matrix entries."""
+        return None
+
     def load_split(
         self, path: str, split: str, *, tokenizer: "MathsTokenizers", stateful: bool = False, listen: Listener = silent
     ) -> "MathsData":

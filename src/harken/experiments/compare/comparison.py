@@ -313,9 +313,8 @@ def _outcomes(run: Run) -> dict[str, Outcomes]:
     split = next((s for s in SPLITS if s in run.metrics), None)
     if split is None:
         return {}
-    if split not in run.final_scores:
-        run.final_scores = {split: run.recipe.bind(run.recipe.load_data(run.tokenizer)).evaluate(run.model, split)}
-    return {split: run.final_scores[split].outcomes}
+    score = run.final_scores[split] if split in run.final_scores else run.evaluate(split).score
+    return {split: score.outcomes}
 
 
 def trial_settings(plan: ComparisonPlan, row: SettingsDict, finished: Sequence[Trial]) -> SettingsDict:
@@ -348,7 +347,9 @@ def evaluate_under(run: Run, settings: SettingsDict) -> dict[str, float]:
         model = build_model(recipe, dataset.vocab, run_folder.weights(run.model)).to(run.device).eval()
     except BadRun:
         raise BadInput(_mismatch(run.recipe, recipe)) from None
-    return dict(recipe.bind(dataset).evaluate(model, split).metrics)
+    task = recipe.bind(dataset)
+    task.use_thresholds(run.facts.get("thresholds") or {})
+    return dict(task.evaluate(model, split).metrics)
 
 
 def _mismatch(trained: Recipe, requested: Recipe) -> str:

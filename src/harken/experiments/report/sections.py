@@ -51,6 +51,7 @@ def report_sections(
     split = held_out({name: name for name in task.splits})
     labels = dict[str, object]()
     if split and task.explains_mistakes:
+        task.use_thresholds(run.facts.get("thresholds") or {})
         score = scores[split] if scores else task.evaluate(run.model, split)
         labels = label_report(task, split, score, recipe.report.samples)
     return {

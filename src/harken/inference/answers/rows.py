@@ -23,6 +23,7 @@ class RowOptions(TypedDict, total=False):
     overflow: OverflowMode
 
 
+DEFAULT_SEPARATOR = ";"  # of several labels in a cell, if the training data has none
 Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 
@@ -70,6 +71,8 @@ def predict_rows(
     """The prediction for each row of a DataFrame; None for a row without a text."""
     if options.get("min_probability") and run.verb != "classify":
         raise BadInput("min_probability: only labels have a probability; leave it out")
+    if options.get("overflow", "truncate") != "truncate" and run.verb != "classify":
+        raise BadInput(f"overflow={options['overflow']!r}: only texts with labels are read in windows; leave it out")
     rows = input_texts(run, frame)
     notice_unseen(run, column_names(frame), count_labels(run, frame), listen)
     predictions = iter(answer([row for row in rows if row]))
@@ -85,3 +88,15 @@ def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
     if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
         return [score["label"] for score in labels if score["predicted"]]
     return labels[0]["label"]
+
+
+def label_probability(answer: Prediction, labels: Sequence[LabelScore]) -> float | None:
+    """The probability of the answer `best_label`; several labels and numbers have none."""
+    return None if isinstance(answer, list) else labels[0].get("probability")
+
+
+def label_cell(run: LoadedModel, answer: Prediction) -> str:
+    """An answer as the cell of a table; several labels are joined by the separator of the training data."""
+    if isinstance(answer, list):
+        return (dict(run.recipe.data).get("separator") or DEFAULT_SEPARATOR).join(answer)
+    return "" if answer is None else str(answer)

@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from harken.data.sets.source import Floats, SetExample, SetProcessor, SetSource, collate_sets, read_sets, set_overflow
+from harken.data.sets.source import Floats, SetExample, SetProcessor, collate_sets, read_sets, set_overflow
+from harken.data.tables.numbers import Decimal
 from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
@@ -31,16 +32,21 @@ def classify_sets(
     return format_labels(processor, predict(run.model, batch))
 
 
-def list_sets(run: LoadedModel, paths: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[Floats]]:
-    """The names and the rows of all sets of these tables."""
-    sets = [item for path in paths for item in _read_sets(run, path, listen)]
+def list_sets(
+    run: LoadedModel, paths: Sequence[str], listen: Listener = silent, *, encoding: str | None = None
+) -> tuple[list[str], list[Floats]]:
+    """The names and the rows of all sets of these tables. The default encoding is that of the training data."""
+    sets = [item for path in paths for item in _read_sets(run, path, listen, encoding)]
     return [item.name for item in sets], [item.rows for item in sets]
 
 
-def _read_sets(run: LoadedModel, source: str | Path | Array, listen: Listener = silent) -> list[SetExample]:
+def _read_sets(
+    run: LoadedModel, source: str | Path | Array, listen: Listener = silent, encoding: str | None = None
+) -> list[SetExample]:
     processor = cast(SetProcessor, run.tokenizer)
     if isinstance(source, str | Path):
-        return _table_sets(str(source), processor, listen, run.recipe.data)
+        data = run.recipe.data
+        return _table_sets(str(source), processor, listen, data.decimal, encoding or data.encoding)
     rows, columns = np.asarray(source), processor.columns
     if rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != len(columns) or not len(rows):
         accepted = f"give rows of {len(columns)} numbers ({', '.join(map(str, columns))}), or the path of a table"
@@ -50,14 +56,14 @@ def _read_sets(run: LoadedModel, source: str | Path | Array, listen: Listener = 
     return [SetExample("", rows.astype(np.float64), "", "")]
 
 
-def _table_sets(name: str, processor: SetProcessor, listen: Listener, data: SetSource) -> list[SetExample]:
+def _table_sets(
+    name: str, processor: SetProcessor, listen: Listener, decimal: Decimal, encoding: str | None
+) -> list[SetExample]:
     indexed = re.fullmatch(r"(.+)\[(.+)\]", name)
     path, set_name = (Path(indexed[1]), indexed[2]) if indexed and Path(indexed[1]).is_file() else (Path(name), None)
     if not path.is_file():
         raise BadInput(f"{name}: no such table; check the name{similar_path(name)}")
-    sets = read_sets(
-        path, processor.group, None, processor.columns, listen, decimal=data.decimal, encoding=data.encoding
-    )
+    sets = read_sets(path, processor.group, None, processor.columns, listen, decimal=decimal, encoding=encoding)
     selected = sets if set_name is None else [item for item in sets if item.name == set_name]
     if not selected:
         names = [item.name for item in sets]
