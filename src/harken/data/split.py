@@ -305,9 +305,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         source, files = self.as_trained(tokenizer), self._paths(Path(path))
         reader = source.without_split()
         read = source.drop_missing({split: [e for p in files for e in reader.read(p, listen)]}, listen)
-        examples = source.encode_examples(read[split], tokenizer)
         notify_unread(files, source.encoding, listen)
-        if not len(examples):
+        if not (read[split] and len(examples := source.encode_examples(read[split], tokenizer))):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
         report_overflow(listen, *filter(None, [source.overflow(examples)]))
         return source._with_split(split, examples, files, tokenizer, listen)

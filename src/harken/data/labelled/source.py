@@ -374,7 +374,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         for split in ("test", "valid"):
             if split in rows_by_split:
                 continue
-            fraction = min(check_fraction(split, getattr(self, split), "texts"), MAX_HELD_OUT / len(rows))
+            fraction = min(check_fraction(split, getattr(self, split), "texts"), MAX_HELD_OUT / max(1, len(rows)))
             in_test = {self.split_key(row) for test_rows in drawn.values() for row in test_rows}
             texts = draw_stratified(strata.values(), lambda text: text, split, fraction)
             drawn[split] = [row for text in texts if text not in in_test for row in rows[text]]
