@@ -102,7 +102,9 @@ def cross_validate(
     for number in range(1, n_folds + 1):
         if runs and "train.minutes" in plan.settings:  # as many steps as in the first fold, which measured their time
             timed = {name: value for name, value in plan.settings.items() if name != "train.minutes"}
-            plan = plan._replace(settings=timed | {"train.steps": runs[0].recipe.train.steps})
+            first = runs[0].recipe.train
+            timed |= {} if first.eval_every is None else {"train.eval_every": first.eval_every}
+            plan = plan._replace(settings=timed | {"train.steps": first.steps})
         run = _train(plan, folder / f"fold-{number}", {"data.fold": f"{number}/{n_folds}"}, _quiet(listen, number))
         if "test" not in run.metrics:
             raise BadInput(f"{what}: fold {number} of {n_folds} has no test examples; use fewer folds")
