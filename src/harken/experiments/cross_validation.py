@@ -130,7 +130,11 @@ def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener
         raise BadInput(f"{what}: data of kind {recipe.data.kind} has no folds; train without them")
     if recipe.data.fold is not None:
         raise BadSetting(f"data.fold={recipe.data.fold}: is set for each fold; remove it")
-    assert recipe.change(data__fold=f"1/{n_folds}").data.test_fold  # raises for a test file or a split by time
+    fold = f"1/{n_folds}"
+    try:
+        assert recipe.change(data__fold=fold).data.test_fold  # raises for a test file or a split by time
+    except BadSetting as error:
+        raise BadSetting(str(error).replace(f"data.fold={fold}", f"folds={n_folds} (--folds)")) from None
     return FoldPlan(what, n_folds, settings | _time_per_run(recipe, n_folds + 1))
 
 
