@@ -246,9 +246,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         if path.is_dir():
-            for name, column in (("data.group", self.group), ("data.time", self.time)):
-                if column is not None:
-                    raise BadSetting(f"{name}={column}: {path} is a folder of texts, which have no columns; remove it")
+            if self.split_columns != (None, None):
+                raise BadSetting(f"{path}: a folder of texts has no columns; remove data.group and data.time")
             files = read_folder(path, self.encoding, listen)
             return [LabelledRow((normalize_text(text),), (path.name,), place) for text, place in files]
         texts, labels = self.columns(path)
