@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harken.cli.train import train as train_command
 from harken.errors import BadInput, BadSetting
-from harken.experiments.cross_validation import cross_validate
+from harken.experiments.cross_validation import _mean, cross_validate
 from harken.inference.run import load
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.steps": 2, "train.eval_every": 2, "train.batch": 4}
@@ -139,3 +139,9 @@ def test_the_training_time_is_divided_and_all_runs_have_the_steps_of_the_first(t
         ("fold-3", {**steps, "data.fold": "3/3"}),
         ("final", {**steps, "data.test": 0.0}),
     ]
+
+
+@pytest.mark.parametrize(("metric", "high"), [("bleu", 100.0), ("pearson", 1.0), ("accuracy", 1.0)])
+def test_the_interval_of_a_metric_is_in_its_range(metric, high, finished):
+    run = load(finished[0].folder / "fold-1")
+    assert _mean(metric, [high, high / 2, high], run)["high"] == high

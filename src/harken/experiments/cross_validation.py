@@ -26,7 +26,7 @@ from harken.files import write_atomic
 from harken.inference.answers.rows import best_label
 from harken.inference.run import Labels, Run, load
 from harken.recipe import Recipe
-from harken.tasks.metrics.intervals import student_t
+from harken.tasks.metrics.intervals import BOUNDS, student_t
 
 from .choose import choose, run_name
 from .folders import is_available, next_available, numbered_folders
@@ -34,8 +34,7 @@ from .train import train
 
 RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
 RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
-RANGES |= dict.fromkeys(("pearson", "spearman", "matthews"), (-1.0, 1.0))
-RANGES |= dict.fromkeys(("loss", "perplexity", "mse", "bleu", "chrf"), (0.0, math.inf))
+RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse"), (0.0, math.inf))
 
 
 class FoldMean(TypedDict):
