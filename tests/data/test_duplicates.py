@@ -45,12 +45,15 @@ def test_texts_of_punctuation_alone_are_no_near_duplicates():
     assert list(duplicate_notices(identities("?"), {"test": identities("!")}, [])) == []
 
 
-def test_near_duplicates_in_a_stream_are_named_by_text():
-    near = NearDuplicates({"valid": ["A cat.", "A dog."], "test": ["the end"]})
+def test_near_duplicates_in_a_stream_are_named_by_place():
+    near, places = (
+        NearDuplicates({"valid": ["A cat.", "A dog."], "test": ["the end"]}),
+        {"A cat.": "v:7", "a cat": "t:1"},
+    )
     assert all(map(near.see, ["a cat", "a bird", "A CAT"]))
-    (notice,) = near.notices()
+    (notice,) = near.notices(lambda texts: {text: places[text] for text in texts})
     assert "1 of 2 valid examples" in notice
-    assert "('A cat.' ~ 'a cat')" in notice
+    assert "(v:7 ~ t:1)" in notice
 
 
 def test_equal_examples_with_different_labels_are_named():

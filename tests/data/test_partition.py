@@ -1,13 +1,25 @@
 """Units of examples that stay together; splits by group and time; folds next to scikit-learn."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.data.partition import Fold, Member, assign_folds, build_units, count_labels, draw_units, split_hash
+from harken.data.graphs.files import _array_splits
+from harken.data.labelled.folders import _split_of
+from harken.data.partition import (
+    SPLIT_OF_NAME,
+    Fold,
+    Member,
+    assign_folds,
+    build_units,
+    count_labels,
+    draw_units,
+    split_hash,
+)
 
 
 def members(rows):
@@ -101,3 +113,9 @@ def test_a_label_of_one_unit_is_in_no_test_fold():
     units = build_units(members([(n, "", "xy"[n % 2] if n else "z") for n in range(20)]))
     tests = [draw_units(units, {"test": 0.1}, Fold(k, 4), by_time=False)["test"] for k in range(1, 5)]
     assert sorted(n for test in tests for n in indices(test)) == [*range(1, 20)]
+
+
+@pytest.mark.parametrize("name", ["valid", "validation", "val", "dev"])
+def test_folders_tables_and_arrays_know_the_same_names_of_the_validation_split(name, tmp_path):
+    arrays = _array_splits(tmp_path / "g.npz", {f"{name}_mask": np.array([True, False])}, 2)
+    assert (SPLIT_OF_NAME[name], [*arrays], _split_of(Path(f"news-{name}"))) == ("valid", ["valid"], "valid")

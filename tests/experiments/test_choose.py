@@ -358,3 +358,10 @@ def test_a_group_of_a_table_with_texts_decides_the_split_and_of_another_table_th
     assert choose("sets.csv", settings).recipe.data.kind == "sets"
     texts = choose("texts.csv", {"data.group": "customer"}).recipe.data
     assert (texts.kind, texts.group) == ("table", "customer")
+
+
+def test_a_text_column_is_searched_for_in_the_encoding_of_the_data(tmp_path):
+    rows = "".join(f"un café très agréable {n},oui,writer {n % 5}\n" for n in range(40))
+    (tmp_path / "g.csv").write_text(f"text,label,author\n{rows}", "cp1252")
+    data = choose("g.csv", {"data.encoding": "cp1252", "data.group": "author"}).recipe.data
+    assert (data.kind, data.group, data.encoding) == ("table", "author", "cp1252")

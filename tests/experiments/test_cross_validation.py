@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harken.cli.train import train as train_command
 from harken.errors import BadInput, BadSetting
-from harken.experiments.cross_validation import cross_validate
+from harken.experiments.cross_validation import _mean, cross_validate
 from harken.inference.run import load
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.steps": 2, "train.eval_every": 2, "train.batch": 4}
@@ -109,7 +109,7 @@ def test_the_command_prints_mean_interval_and_files(finished, table):
     [
         (1, {}, BadSetting, "folds=1: at least 2"),
         (2, {"data.fold": "1/2"}, BadSetting, "data.fold=1/2: is set for each fold"),
-        (2, {"data.time": "number"}, BadSetting, "does not go with data.time"),
+        (2, {"data.time": "number"}, BadSetting, r"^folds=2 \(--folds\): .* does not go with data.time$"),
         (2, {"data.kind": "text"}, BadInput, "data of kind text has no folds"),
     ],
 )
@@ -122,6 +122,7 @@ def test_what_has_no_folds_is_refused_before_the_first_run(table, tmp_path, fold
 def test_the_training_time_is_divided_and_all_runs_have_the_steps_of_the_first(table, monkeypatch, tmp_path, finished):
     trained = []
     run = finished[0].final
+    monkeypatch.setattr(run, "recipe", run.recipe.change(train__eval_every=7))
     monkeypatch.setattr(run, "facts", load(finished[0].folder / "fold-1").facts)
 
     def fake_train(what, settings, out, **_):
@@ -131,9 +132,16 @@ def test_the_training_time_is_divided_and_all_runs_have_the_steps_of_the_first(t
     monkeypatch.setattr("harken.experiments.cross_validation.train", fake_train)
     monkeypatch.setattr("harken.experiments.cross_validation._write_predictions", lambda *_: [])
     cross_validate(table, 3, out=tmp_path / "folds", settings={"train.minutes": 10})
+    steps = {"train.steps": 2, "train.eval_every": 7}
     assert trained == [
         ("fold-1", {"train.minutes": 2.5, "data.fold": "1/3"}),
-        ("fold-2", {"train.steps": 2, "data.fold": "2/3"}),
-        ("fold-3", {"train.steps": 2, "data.fold": "3/3"}),
-        ("final", {"train.steps": 2, "data.test": 0.0}),
+        ("fold-2", {**steps, "data.fold": "2/3"}),
+        ("fold-3", {**steps, "data.fold": "3/3"}),
+        ("final", {**steps, "data.test": 0.0}),
     ]
+
+
+@pytest.mark.parametrize(("metric", "high"), [("bleu", 100.0), ("pearson", 1.0), ("accuracy", 1.0)])
+def test_the_interval_of_a_metric_is_in_its_range(metric, high, finished):
+    run = load(finished[0].folder / "fold-1")
+    assert _mean(metric, [high, high / 2, high], run)["high"] == high

@@ -1,11 +1,10 @@
 """Examples that occur in two splits, exactly or nearly: counted, and named in one line each."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 MAX_SHOWN = 3  # pairs of examples named in a notice
-MAX_TEXT = 40  # characters of a text in a notice
 NOT_WORD = re.compile(r"[\W_]+")
 
 
@@ -73,12 +72,12 @@ class NearDuplicates:
             self.train.setdefault(key, Identity(text, key, "", text))
         return True
 
-    def notices(self) -> Iterator[str]:
-        """One line for each held-out split with near-duplicates."""
+    def notices(self, locate: Callable[[Collection[str]], Mapping[str, str]]) -> Iterator[str]:
+        """One line for each held-out split with near-duplicates; `locate` finds the places of some texts."""
         for split, examples in self.held_out.items():
             if near := _shared([*self.train.values()], examples, "near"):
-                shown = [(f"{a[:MAX_TEXT]!r}", f"{b[:MAX_TEXT]!r}") for a, b in near[: MAX_SHOWN + 1]]
-                yield _near_notice(split, len(examples), [*shown, *near[MAX_SHOWN + 1 :]])
+                places = locate({text for pair in near[:MAX_SHOWN] for text in pair})
+                yield _near_notice(split, len(examples), [(places.get(a, ""), places.get(b, "")) for a, b in near])
 
 
 def _near_notice(split: str, n_examples: int, near: Sequence[tuple[str, str]]) -> str:

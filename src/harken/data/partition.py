@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 from harken.errors import BadSetting
 
 MAX_HELD_OUT = 3000  # examples per split drawn by a fraction; more would cost time and add little precision
+SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
+SPLIT_OF_NAME = {name: split for split, names in SPLIT_FILE_NAMES.items() for name in names}
 T = TypeVar("T")
 
 

@@ -15,13 +15,13 @@ from harken.events import Listener, Overflow, report_overflow, silent
 from harken.files import sha256_of
 from harken.suggestions import similar_path
 
+from . import partition
 from .detect import preview
 from .duplicates import Identity, conflict_notice, duplicate_notices
 from .label_warnings import label_warnings
 from .partition import MAX_HELD_OUT, Fold, Member, Unit, build_units, check_fraction, draw_units, split_hash, split_rank
 from .tables.text_file import notify_unread
 
-SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 Column = int | str | None
 T = TypeVar("T")
 SplitT = TypeVar("SplitT", bound=Sized)  # the encoded examples of a split
@@ -47,7 +47,8 @@ def has_name_part(path: Path, parts: Iterable[str]) -> bool:
 
 def group_by_split(files: Sequence[T], path_of: Callable[[T], Path]) -> dict[str, list[T]]:
     """The files of each split by file name; nothing if no file is named valid or test (a-train-ride.txt)."""
-    named = {split: [f for f in files if has_name_part(path_of(f), parts)] for split, parts in SPLIT_FILE_NAMES.items()}
+    names = partition.SPLIT_FILE_NAMES.items()
+    named = {split: [f for f in files if has_name_part(path_of(f), parts)] for split, parts in names}
     held_out = [*named["valid"], *named["test"]]
     return named | {"train": named["train"] or [f for f in files if f not in held_out]} if held_out else {}
 
@@ -305,9 +306,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         source, files = self.as_trained(tokenizer), self._paths(Path(path))
         reader = source.without_split()
         read = source.drop_missing({split: [e for p in files for e in reader.read(p, listen)]}, listen)
-        examples = source.encode_examples(read[split], tokenizer)
         notify_unread(files, source.encoding, listen)
-        if not len(examples):
+        if not (read[split] and len(examples := source.encode_examples(read[split], tokenizer))):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
         report_overflow(listen, *filter(None, [source.overflow(examples)]))
         return source._with_split(split, examples, files, tokenizer, listen)

@@ -148,10 +148,11 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
 
 def _has_text(path: Path, overrides: SettingsDict) -> bool:
     """Whether a table has a text column: the one that is set, or one of several words."""
+    if "data.text" in overrides or path.is_dir():
+        return True
     reserved = [overrides.get("data.group"), overrides.get("data.label")]
-    columns = column_stats(table) if not path.is_dir() and (table := preview_rows(path)) else []
-    texts = (c.text_fraction >= 0.5 and c.mean_words >= MIN_TEXT_WORDS and c.ref not in reserved for c in columns)
-    return "data.text" in overrides or path.is_dir() or any(texts)
+    columns = column_stats(table) if (table := preview_rows(path, _encoding(overrides))) else []
+    return any(c.text_fraction >= 0.5 and c.mean_words >= MIN_TEXT_WORDS and c.ref not in reserved for c in columns)
 
 
 def _overridden(kind: str, setting: str, detection: Detection) -> Detection:

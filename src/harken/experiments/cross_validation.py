@@ -26,7 +26,7 @@ from harken.files import write_atomic
 from harken.inference.answers.rows import best_label, label_cell, label_probability
 from harken.inference.run import Labels, Run, load
 from harken.recipe import Recipe
-from harken.tasks.metrics.intervals import student_t
+from harken.tasks.metrics.intervals import BOUNDS, student_t
 
 from .choose import choose, run_name
 from .folders import is_available, next_available, numbered_folders
@@ -34,8 +34,7 @@ from .train import train
 
 RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
 RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
-RANGES |= dict.fromkeys(("pearson", "spearman", "matthews"), (-1.0, 1.0))
-RANGES |= dict.fromkeys(("loss", "perplexity", "mse", "bleu", "chrf"), (0.0, math.inf))
+RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse"), (0.0, math.inf))
 
 
 class FoldMean(TypedDict):
@@ -102,7 +101,9 @@ def cross_validate(
     for number in range(1, n_folds + 1):
         if runs and "train.minutes" in plan.settings:  # as many steps as in the first fold, which measured their time
             timed = {name: value for name, value in plan.settings.items() if name != "train.minutes"}
-            plan = plan._replace(settings=timed | {"train.steps": runs[0].recipe.train.steps})
+            first = runs[0].recipe.train
+            timed |= {} if first.eval_every is None else {"train.eval_every": first.eval_every}
+            plan = plan._replace(settings=timed | {"train.steps": first.steps})
         run = _train(plan, folder / f"fold-{number}", {"data.fold": f"{number}/{n_folds}"}, _quiet(listen, number))
         if "test" not in run.metrics:
             raise BadInput(f"{what}: fold {number} of {n_folds} has no test examples; use fewer folds")
@@ -128,7 +129,11 @@ def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener
         raise BadInput(f"{what}: data of kind {recipe.data.kind} has no folds; train without them")
     if recipe.data.fold is not None:
         raise BadSetting(f"data.fold={recipe.data.fold}: is set for each fold; remove it")
-    assert recipe.change(data__fold=f"1/{n_folds}").data.test_fold  # raises for a test file or a split by time
+    fold = f"1/{n_folds}"
+    try:
+        assert recipe.change(data__fold=fold).data.test_fold  # raises for a test file or a split by time
+    except BadSetting as error:
+        raise BadSetting(str(error).replace(f"data.fold={fold}", f"folds={n_folds} (--folds)")) from None
     return FoldPlan(what, n_folds, settings | _time_per_run(recipe, n_folds + 1))
 
 

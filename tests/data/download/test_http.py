@@ -167,12 +167,10 @@ def test_a_server_that_sends_nothing_is_given_up(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    server.files["/file"] = lambda handler: released.wait(10) and None
+    server.files["/file"] = lambda handler: released.wait(30) and None
     monkeypatch.setattr(http, "STALL_SECONDS", 0.1)
-    start = time.monotonic()
     with pytest.raises(SourceUnavailable, match=r"127.0.0.1 sent nothing for"):
         fetch(server, tmp_path / "file")
-    assert time.monotonic() - start < 5
     released.set()
 
 
@@ -195,20 +193,23 @@ def test_connecting_with_name_resolution_is_bounded(tmp_path: Path, monkeypatch:
     released = threading.Event()
 
     def resolve(*_: object, **__: object) -> None:
-        released.wait(10)
+        released.wait(30)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(http, "CONNECT_SECONDS", 0.1)
-    start = time.monotonic()
     with pytest.raises(SourceUnavailable, match=r"no connection to data.example within 0 s"):
         download(RemoteFile("http://data.example/x", 1), tmp_path / "file", lambda count: None)
-    assert time.monotonic() - start < 5
     released.set()
 
 
-def test_connecting_takes_three_seconds_at_most() -> None:
-    assert http.CONNECT_SECONDS == 3.0
+def test_connecting_with_the_tls_handshake_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system accepts the connection, and nothing answers
+        address, start = f"https://127.0.0.1:{silent.getsockname()[1]}/x", time.monotonic()
+        with pytest.raises(SourceUnavailable, match=r"^no connection to 127.0.0.1 within 0 s$"):
+            download(RemoteFile(address, 1), tmp_path / "file", lambda count: None)
+    assert time.monotonic() - start < 0.8 * http.STALL_SECONDS  # the limit without CONNECT_SECONDS
 
 
 def test_a_closed_port_is_reported_with_its_host(tmp_path: Path) -> None:

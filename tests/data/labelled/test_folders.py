@@ -6,7 +6,7 @@ import pytest
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.labelled.source import TableSource
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 
 
 def write_texts(folder: Path, *labels: str, count: int = 6, suffix: str = ".txt") -> Path:
@@ -80,3 +80,20 @@ def test_a_folder_of_programs_is_not_labelled(tmp_path):
         (path / "a" / f"{n}.py").write_text("print()")
     with pytest.raises(BadInput, match="a folder of folders"):
         detect_kind(path)
+
+
+@pytest.mark.parametrize("name", ["group", "time"])
+def test_a_column_that_decides_the_split_is_refused_for_a_folder(tmp_path, name):
+    path = write_texts(tmp_path / "news", "sport", "politics")
+    with pytest.raises(
+        BadSetting, match=r"politics: a folder of texts has no columns; remove data\.group and data\.time$"
+    ):
+        TableSource(path=str(path), tokenizer="char", **{name: "author"}).load_data()
+
+
+def test_the_folder_of_one_label_is_refused_and_the_folder_above_it_is_named(tmp_path):
+    path = write_texts(tmp_path / "news", "sport", "politics")
+    source = TableSource(path=str(path), tokenizer="char")
+    processor = source.load_data().processor
+    with pytest.raises(BadInput, match=rf"sport has texts of one label; give the folder above it, {path}$"):
+        source.load_split(str(path / "sport"), "test", tokenizer=processor)

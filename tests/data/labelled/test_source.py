@@ -390,6 +390,23 @@ def test_labels_that_look_missing_are_named_and_kept_unless_they_are_dropped(tmp
     assert (data.processor.labels, len(data.train)) == (["bad", "good"], 200)
 
 
+def test_a_table_without_a_row_that_is_not_dropped_is_refused(tmp_path):
+    path = write_table(tmp_path, ["text,label", *(f"{sentence(n)},NA" for n in range(9))], "na.csv")
+    settings = {"text": "text", "label": "label", "missing": "drop", "tokenizer": "word"}
+    with pytest.raises(BadInput, match=r"na\.csv: no training examples; add more examples$"):
+        load(path, **settings)
+    source = TableSource(path=str(write_reviews(tmp_path)), **settings)
+    processor = source.load_data().processor
+    with pytest.raises(BadInput, match=r"na\.csv: no examples to evaluate; give a file with examples$"):
+        source.load_split(str(path), "test", tokenizer=processor)
+
+
+def test_training_rows_that_all_occur_in_the_test_file_are_refused(tmp_path):
+    path = write_reviews(tmp_path)
+    with pytest.raises(BadInput, match=r"no training examples; add more examples$"):
+        load(path, test=str(write_reviews(tmp_path, name="test.csv")))
+
+
 def test_another_file_is_read_with_the_decimal_sign_and_the_target_type_of_the_run(tmp_path):
     source = TableSource(
         path=str(write_scores(tmp_path, lambda n: f"{n},5")), text="text", label="score", decimal=",", valid=0, test=0

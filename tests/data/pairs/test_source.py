@@ -167,7 +167,8 @@ def test_training_pairs_with_a_source_in_a_valid_file_are_dropped_with_a_notice(
     assert train_pairs(data) == PAIRS[5:]
     assert data.facts()["in_held_out"] == 5
     (notice,) = notices
-    assert notice.startswith("training pairs dropped because their source is in a held-out split: 5 ('")
+    places = ", ".join(f"{tmp_path / 'a.tsv'}:{n}" for n in (1, 2, 3))
+    assert notice == f"training pairs dropped because their source is in a held-out split: 5 ({places})"
 
 
 def test_sources_in_both_held_out_files_are_counted(tmp_path):
@@ -380,8 +381,12 @@ def test_pairs_of_a_document_in_the_test_file_are_not_trained_on(tmp_path):
     test = tmp_path / "test.tsv"
     test.write_text("source\ttarget\tdocument\nnew\tneu\tdoc3\n")
     settings = {**DOCUMENTS, "test": str(test), "split_group": "document"}
-    parts = sources_of(PairSource(path=str(write_documents(tmp_path)), **settings).load_data())
+    path, notices = write_documents(tmp_path), []
+    parts = sources_of(load(path, notices, **settings))
     assert parts["test"] == {"new"}
+    places = ", ".join(f"{path}:{n}" for n in (5, 30, 55))
+    reason = "training pairs dropped because their source or 'document' is in a held-out split"
+    assert f"{reason}: 8 ({places})" in notices
     assert not {source for source in parts["train"] | parts["valid"] if int(source.split()[1]) % 25 == 3}
 
 
@@ -403,10 +408,8 @@ def test_near_duplicates_of_held_out_sources_are_named(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("\n".join(f"{text}\tx {n}" for n in range(60) for text in (f"A cat {n}.", f"a CAT {n}")) + "\n")
     notices = []
-
-    def listen(event, **facts):
-        if event == "notice":
-            notices.append(facts["text"])
-
-    PairSource(path=str(path), tokenizer="word", valid=0.2, test=0.0).load_data(listen=listen)
-    assert any("valid examples (" in text and "~ '" in text for text in notices)
+    load(path, notices, tokenizer="word", valid=0.2, test=0.0)
+    (near,) = [text for text in notices if "valid examples (" in text]
+    assert f"({path}:" in near
+    assert f" ~ {path}:" in near
+    assert "cat " not in "".join(notices).lower()

@@ -70,6 +70,15 @@ def test_the_tasks_of_a_folder_are_trained_together_and_questions_know_their_tas
     assert facts["summary"].startswith("3 tasks, ")
 
 
+def test_every_story_is_in_one_fold(tmp_path):
+    path = tmp_path / "qa2_train.txt"
+    path.write_text("".join(stories(2, 20, 0)))
+    folds = [StorySource(path=str(path), fold=f"{n}/3").load_data().splits["test"] for n in (1, 2, 3)]
+    questions = parse_questions(path, enumerate(path.read_text().splitlines(), 1), lambda *_: None)
+    assert sorted(q.location for fold in folds for q in fold.questions) == sorted(q.location for q in questions)
+    assert sum(len(stories_of(fold)) for fold in folds) == len({q.story for q in questions})
+
+
 @pytest.mark.parametrize(("tasks", "names"), [(1, {"task 1"}), ([2, 12], {"task 2", "task 12"})])
 def test_tasks_of_a_folder_can_be_selected(folder, tasks, names):
     data = StorySource(path=str(folder), tasks=tasks).load_data()

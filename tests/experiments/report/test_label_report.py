@@ -176,3 +176,17 @@ def test_rows_skipped_while_reading_are_in_the_report_and_in_the_manifest(tmp_pa
     page = (tmp_path / "run" / "report.html").read_text()
     assert "skipped 2 rows (no text with a label)" in page
     assert (NOTICE in page, "secret" in page, "example" in run.facts) == (False, False, False)
+
+
+def test_the_report_of_pairs_names_dropped_and_near_duplicate_pairs_without_their_texts(tmp_path):
+    rows = [f"secret number {n}\tnumber {n} of it" for n in range(40)]
+    (tmp_path / "test.tsv").write_text("\n".join(["Secret, number 3!\tnumber 3 of it", *rows[:2]]) + "\n")
+    (tmp_path / "my.tsv").write_text("\n".join(rows) + "\n")
+    small = {"model.kind": "gru", "model.d": 8, "train.steps": 2, "report.samples": 0}
+    settings = small | {"data.tokenizer": "word", "data.source": 1, "data.target": 2, "data.valid": 0.0}
+    settings |= {"data.test": str(tmp_path / "test.tsv")}
+    harken.train(tmp_path / "my.tsv", out=tmp_path / "run", settings=settings, quiet=True)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "test.tsv:1 ~ " in page
+    assert "held-out split: 2 (" in page
+    assert "secret" not in page.lower()

@@ -23,10 +23,11 @@ from harken.data.images.files import convert_channels, read_npz, to_nchw
 from harken.data.images.source import BACKGROUND, ImageSize, channel_stats, check_channels
 from harken.data.pairs.batch import shift_targets
 from harken.data.pairs.files import normalize_text, pair_blocks
+from harken.data.partition import SPLIT_FILE_NAMES
 from harken.data.processor import PositiveFloat, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
-from harken.data.split import SPLIT_FILE_NAMES, SplitData, SplitSource, has_name_part
+from harken.data.split import SplitData, SplitSource, has_name_part
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import PairTokenizers, RaggedTokens, encode_lines

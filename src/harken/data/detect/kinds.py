@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harken.data.graphs import files as graph_files
 from harken.data.labelled.folders import text_folders
+from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import input_error, parse_json
 from harken.data.tables.text_file import BINARY_TABLES, JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
 from harken.errors import BadInput
@@ -227,8 +227,8 @@ def _detect_folder(path: Path, encoding: str | None) -> Detection:
     if sides := preview.aligned_files(top):
         reason = f"{sides[0].name} and {sides[1].name} have one name and two languages: line by line a pair"
         return Detection("pairs", reason, {"data.source": str(sides[0]), "data.target": str(sides[1])}, (AS_TEXT,))
-    splits = [(graph_files.SPLITS[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
-    splits.sort(key=lambda split: list(graph_files.SPLITS).index(split[0]))
+    splits = [(SPLIT_OF_NAME[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
+    splits.sort(key=lambda split: list(SPLIT_FILE_NAMES).index(split[0]))
     if {name for name, _ in splits} <= {"train"}:  # one name alone means nothing: a-train-ride.txt
         splits = []
     first = splits[0][1] if splits else top[0]

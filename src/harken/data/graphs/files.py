@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
+from harken.data.partition import SPLIT_OF_NAME
 from harken.data.tables.numbers import format_problem, is_missing, parse_number
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
@@ -34,7 +35,6 @@ ColumnNames = Mapping[
 ]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
-SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 MAX_SIZE = 10_000_000  # nodes, or features per node
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 NETWORKX_READERS = {".gml": "read_gml", ".graphml": "read_graphml"}
@@ -213,7 +213,7 @@ def _read_split(table: Columns, column: str | None) -> dict[str, Ints]:
     """The row indices of each split, if a column assigns them."""
     if column is None:
         return {}
-    cells = np.array([SPLITS.get(cell.lower(), "") for cell in table[column]])
+    cells = np.array([SPLIT_OF_NAME.get(cell.lower(), "") for cell in table[column]])
     return {split: rows for split in ("train", "valid", "test") if len(rows := np.flatnonzero(cells == split))}
 
 
@@ -322,7 +322,7 @@ def _array_features(path: Path, arrays: Mapping[str, Array]) -> "tuple[Features 
 def _array_splits(path: Path, arrays: Mapping[str, Array], n: int) -> dict[str, Ints]:
     """Splits, stored as indices or as boolean masks."""
     splits = {}
-    for name, split in SPLITS.items():
+    for name, split in SPLIT_OF_NAME.items():
         for array in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
             if array is not None and array.ndim == 1:
                 indices = np.flatnonzero(array) if array.dtype == bool else _to_integers(path, name, array)

@@ -22,7 +22,7 @@ from harken.data.batch import Batch
 from harken.data.duplicates import duplicate_notices
 from harken.data.label_warnings import label_warnings
 from harken.data.labelled.batch import evenly_spaced
-from harken.data.partition import MAX_HELD_OUT, Member, check_fraction, split_rank
+from harken.data.partition import MAX_HELD_OUT, SPLIT_FILE_NAMES, Member, check_fraction, split_rank
 from harken.data.processor import LabelList, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
@@ -46,7 +46,7 @@ from .files import (
     resize,
 )
 
-SPLIT_NAMES = splitting.SPLIT_FILE_NAMES | {"test": ("test", "t10k")}  # t10k: the test files of MNIST
+SPLIT_NAMES = SPLIT_FILE_NAMES | {"test": ("test", "t10k")}  # t10k: the test files of MNIST
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 BACKGROUND = "color behind transparent pixels: a name such as white, or #rrggbb"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harken.data.detect.preview import not_utf8_error
+from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import SkippedRows, check_skipped
 from harken.data.tables.text_file import read_text
 from harken.events import Listener
 
 SUFFIXES = (".txt", ".text", ".md")
-SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "dev": "valid", "test": "test"}
 MAX_LABELS, MIN_TEXTS = 100, 5  # labels, and texts per label on average
 N_SAMPLES = 5  # labels that a message lists
 MIN_TEXT_FRACTION = 0.9  # of the files in the folders of the labels
@@ -57,7 +57,7 @@ def text_folders(path: Path) -> TextFolders | None:
     folders = _folders(path)
     splits = {split: folder for folder in folders if (split := _split_of(folder)) and _folders(folder)}
     by_split = {split: _label_folders(folder) for split, folder in splits.items()} if "train" in splits else {}
-    by_split = {split: by_split[split] for split in SPLITS if by_split.get(split)}
+    by_split = {split: by_split[split] for split in SPLIT_FILE_NAMES if by_split.get(split)}
     if not by_split:
         has_files = any(not re.match(r"\.|readme|licen[sc]e", file.name, re.I) for file in _files(path))
         by_split = {} if has_files else {"train": _label_folders(path)}
@@ -118,4 +118,6 @@ def _entries(path: Path) -> list[Path]:
 
 def _split_of(folder: Path) -> str | None:
     """The split that a part of the name states: 20news-bydate-train is train."""
-    return next((SPLITS[part] for part in re.split(r"[._\-]", folder.name.lower()) if part in SPLITS), None)
+    return next(
+        (SPLIT_OF_NAME[part] for part in re.split(r"[._\-]", folder.name.lower()) if part in SPLIT_OF_NAME), None
+    )

@@ -39,7 +39,7 @@ from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.data.tokenizers.tokenizer import window_starts
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
@@ -211,6 +211,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
                     hint += f"; to group rows of numbers: harken cluster {shlex.quote(str(path))}"
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
+                if text_folders(path.parent.parent):
+                    hint = f"{path.parent} has texts of one label; give the folder above it, {path.parent.parent}"
                 raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
         texts = text if isinstance(text, list) else [text]
         if not 0 < len(texts) < 3:
@@ -244,6 +246,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         if path.is_dir():
+            if self.split_columns != (None, None):
+                raise BadSetting(f"{path}: a folder of texts has no columns; remove data.group and data.time")
             files = read_folder(path, self.encoding, listen)
             return [LabelledRow((normalize_text(text),), (path.name,), place) for text, place in files]
         texts, labels = self.columns(path)
@@ -374,7 +378,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         for split in ("test", "valid"):
             if split in rows_by_split:
                 continue
-            fraction = min(check_fraction(split, getattr(self, split), "texts"), MAX_HELD_OUT / len(rows))
+            fraction = min(check_fraction(split, getattr(self, split), "texts"), MAX_HELD_OUT / max(1, len(rows)))
             in_test = {self.split_key(row) for test_rows in drawn.values() for row in test_rows}
             texts = draw_stratified(strata.values(), lambda text: text, split, fraction)
             drawn[split] = [row for text in texts if text not in in_test for row in rows[text]]

@@ -72,6 +72,14 @@ class PairFile:
         columns = f"source and target are columns {self.source or 1!r} and {self.target or 2!r}"
         return f"{self.path}: looks like labelled texts ({detection.reason}); {columns} (data.source, data.target)"
 
+    def locate(self, sources: Collection[str]) -> dict[str, str]:
+        """The first place (path:line) of each of these sources that is in this file."""
+        places: dict[str, str] = {}
+        for line, source, target in self.rows(SkippedRows()):
+            if (text := normalize_text(source)) in sources and target.strip():
+                places.setdefault(text, f"{self.path}:{line}")
+        return places
+
     def paths(self) -> list[Path]:
         return [self.path, self.target_path] if self.target_path else [self.path]
 

@@ -4,9 +4,10 @@ Splits are by source sentence: all translations of a sentence are in one split, 
 references. A hash of the sentence decides the split, so adding lines moves no other pair.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from harken.data.duplicates import MAX_SHOWN, MAX_TEXT, NearDuplicates
+from harken.data.duplicates import MAX_SHOWN, NearDuplicates
 from harken.data.partition import MAX_HELD_OUT, Member, split_hash, split_rank
 from harken.data.source import Processor
 from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
@@ -220,9 +221,9 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         notify_unread((path for file in all_files for path in file.paths()), self.encoding, listen)
         warnings = (file.column_warning() for file in all_files)
         dropped = (s for s, _ in _read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
-        examples = ", ".join(f"{source[:MAX_TEXT]!r}" for source in islice(dropped, MAX_SHOWN))
-        notices = self._notices(skipped, n_excluded, examples, n_too_long, splits)
-        for text in filter(None, [*warnings, *notices, *near.notices()]):
+        places = ", ".join(_locate(train_files, {*islice(dropped, MAX_SHOWN)}).values())
+        notices = self._notices(skipped, n_excluded, places, n_too_long, splits)
+        for text in filter(None, [*warnings, *notices, *near.notices(partial(_locate, all_files))]):
             listen("notice", text=text)
         report_overflow(listen, *(part.overflow for part in splits.values()))
         data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
@@ -278,11 +279,12 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     def _notices(
         self, skipped: SkippedRows, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]
     ) -> Iterator[str]:
-        """Warnings about the data, one line each; `excluded` names training pairs that were dropped."""
+        """Warnings about the data, one line each; `excluded` names places of training pairs that were dropped."""
         if skipped.count:
             yield str(skipped)
         if n_excluded:
-            yield f"training pairs dropped because their source is in a held-out split: {n_excluded:,} ({excluded})"
+            shared = "source" if self.split_group is None else f"source or {self.split_group!r}"
+            yield f"training pairs dropped because their {shared} is in a held-out split: {n_excluded:,} ({excluded})"
         if n_long:
             yield f"training pairs dropped because a side exceeds data.max_length={self.max_length}: {n_long:,}"
         sources = [pairs.sources for pairs in splits.values()]
@@ -355,6 +357,11 @@ def _read_pairs(
     """The pairs of these files with at most max_words source words."""
     pairs = chain.from_iterable(file.pairs(skipped) for file in files)
     return pairs if max_words is None else (pair for pair in pairs if len(pair[0].split()) <= max_words)
+
+
+def _locate(files: list[PairFile], sources: Collection[str]) -> dict[str, str]:
+    """The places (path:line) of these sources, in the last file that has them: held-out files follow train."""
+    return {source: place for file in files for source, place in file.locate(sources).items()} if sources else {}
 
 
 def _references_by_source(pairs: Iterable[Pair]) -> References:

@@ -19,7 +19,7 @@ MAX_PAIRED_METRICS = 3  # tables with more columns are not shown side by side
 PAIR_COUNTS = {"pairs": "pairs", "sources": "different sources", "references": "references per source"}
 EXCLUDED = {
     "overlap": "held-out sources that are also in the training split",
-    "in_held_out": "training pairs removed because their source is held out",
+    "in_held_out": "training pairs removed because their source or group is held out",
     "too_long": "training pairs removed because they are too long",
     "padding": "fraction of padding in the batches",
 }
