@@ -216,3 +216,24 @@ def test_verdicts_are_calibrated(verdicts, metric):
     assert 0.01 <= rates.better <= 0.035
     assert 0.01 <= rates.worse <= 0.035
     assert rates.power >= 0.8
+
+
+def test_verdicts_on_groups_with_noise_of_their_own_rarely_claim_a_difference():
+    rng, words, without_groups = np.random.default_rng(0), [], []
+    groups = weighted.index_groups([f"g{n // 10}" for n in range(300)])
+    for _ in range(400):
+        quality = 1 / (1 + np.exp(-1.5 * rng.normal(size=(2, 30))))  # of each system in each group
+        a, b = (weighted.mean(row) for row in rng.random((2, 300)) < quality.repeat(10, 1))
+        without_groups.append(difference("accuracy", a, b).verdict)
+        first, second = (weighted.by_group({"accuracy": x}, groups)["accuracy"] for x in (a, b))
+        words.append(difference("accuracy", first, second).verdict)
+    assert 400 - words.count("unclear") <= 28
+    assert 400 - without_groups.count("unclear") > 60
+
+
+def test_few_groups_have_no_difference():
+    right, wrong = weighted.mean(np.ones(300)), weighted.mean(np.zeros(300))
+    for n_groups, names in ((7, set()), (8, {"accuracy"})):
+        groups = np.arange(300) % n_groups
+        rows = [weighted.by_group({"accuracy": x}, groups) for x in (right, wrong)]
+        assert compare_outcomes(rows[0], {"b": rows[1]})["b"].keys() == names

@@ -13,11 +13,12 @@ from harken.experiments.report.verdict import (
     MIN_TOKENS,
     Facts,
     best_baseline,
-    count_examples,
+    count_units,
     difference_word,
     metric_sign,
     needed_examples,
     nested,
+    too_few_groups,
     too_few_tokens,
 )
 from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, welch_difference
@@ -69,7 +70,7 @@ def _difference(
     row = compare_outcomes({metric: first[metric]}, {"": {metric: second[metric]}})[""]
     if metric not in row:
         return None
-    return row[metric].adjusted(n_pairs, n_pairs), *count_examples(best[0].protocol(split))
+    return row[metric].adjusted(n_pairs, n_pairs), *count_units(best[0].protocol(split))
 
 
 def comparison_verdict(facts: Facts) -> str:
@@ -132,6 +133,8 @@ def _compare_with_baseline(facts: Facts, row: Facts) -> str:
     split, metric = facts["split"], facts["metric"]
     if (best := best_baseline(facts["baseline"], metric)) is None:
         return ""
+    if len(row["seeds"]) == 1 and (too_few := too_few_groups(row["protocol"].get(split, {}))):
+        return too_few
     name, value = best
     interval, sign = row["interval"].get(metric), metric_sign(metric)
     margin = sign * (value - row["metrics"][metric])  # positive: the row is better

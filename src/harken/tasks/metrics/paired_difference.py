@@ -14,9 +14,10 @@ from harken.data.batch import Array
 
 from . import intervals
 from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, percentile_interval, student_t
-from .weighted import LOWER_IS_BETTER, Mean, Outcomes, WeightedMetric
+from .weighted import LOWER_IS_BETTER, Mean, OfGroups, Outcomes, WeightedMetric
 
 SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
+MIN_GROUPS = 8  # with fewer groups of dependent examples there is no difference
 SMALLEST_OF = {"bleu": 1.0, "chrf": 1.0}
 
 
@@ -123,13 +124,13 @@ def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict
     """How much better each metric of the first system is than that of each other one: other system -> metric.
 
     Systems with the same examples are resampled together, so what is hard for both cancels. Shares have Tango's score
-    interval, other metrics the expanded percentile interval of the bootstrap.
+    interval, other metrics the expanded percentile interval of the bootstrap. Fewer than MIN_GROUPS groups have none.
     """
     pairs = {
         (other, name): (first[name], x) for other, row in opponents.items() for name, x in row.items() if name in first
     }
     differences = {(o, name): _difference_of_shares(a, b) for (o, name), (a, b) in pairs.items() if _are_shares(a, b)}
-    rest = {key: pair for key, pair in pairs.items() if key not in differences and min(pair[0].n, pair[1].n) > 1}
+    rest = {key: pair for key, pair in pairs.items() if key not in differences and all(map(_are_enough, pair))}
     own: dict[tuple[str | None, str], WeightedMetric] = {(None, name): first[name] for _, name in rest}
     draws = bootstrap(own | {key: b for key, (_, b) in rest.items()})
     for (other, name), (a, b) in rest.items():
@@ -148,6 +149,10 @@ def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict
 
 def _value(metric: WeightedMetric) -> float:
     return float(metric(np.ones((1, metric.n)))[0])
+
+
+def _are_enough(metric: WeightedMetric) -> bool:
+    return metric.n >= (MIN_GROUPS if isinstance(metric, OfGroups) else 2)
 
 
 def _are_shares(a: WeightedMetric, b: WeightedMetric) -> bool:
