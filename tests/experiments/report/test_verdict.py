@@ -50,6 +50,18 @@ def test_a_difference_whose_interval_includes_0_is_not_clear_and_the_needed_numb
     assert "needed" not in run_verdict(facts(-0.001, 0.0, 0.001, needed=12))[0]
 
 
+def test_a_perfect_model_beside_a_perfect_baseline_needs_no_further_examples():
+    x = facts(-0.07, 0.0, 0.07, needed=8100)
+    x["metrics"]["test"]["accuracy"] = x["baseline"]["test"]["bag of words"]["accuracy"] = 1.0
+    assert run_verdict(x) == (
+        "Accuracy 1.00 on the test split, the highest possible value, and so has the baseline bag of words; these "
+        "examples are too easy to show a difference.",
+        verdict.EASY_ADVICE,
+    )
+    x["baseline"]["test"]["bag of words"]["accuracy"] = 0.98
+    assert "no clear difference" in run_verdict(x)[0]
+
+
 def test_the_verdict_on_grouped_texts_counts_the_groups():
     x = facts(-0.11, 0.02, 0.15, needed=90)
     x["protocol"]["test"]["groups"] = 12

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from harken.experiments.report.formatting import display_name, finite_float, format_interval_ends, format_number
 from harken.experiments.report.verdict import (
     MIN_TOKENS,
+    TOO_EASY,
     Facts,
     best_baseline,
     count_units,
     difference_word,
+    is_perfect,
     metric_sign,
     needed_examples,
     nested,
@@ -117,6 +119,8 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) 
     verdict = f"No clear difference in {what} between {_name_list([names[n] for n in tied])}{numbers}{size}"
     verdict += f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} clearly worse" * bool(worse)
     needed = needed_examples(nearest, nearest["n"], nearest["over"]) if nearest and len(tied) == 2 else ""
+    if all(is_perfect(metric, rows[n]["metrics"][metric]) for n in tied):
+        needed = f"They have the highest possible value; {TOO_EASY}"
     return [f"{verdict}.", needed, caveat]
 
 

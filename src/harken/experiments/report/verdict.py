@@ -21,7 +21,11 @@ Facts = Mapping[str, Any]
 MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
 MIN_GROUPS = 8  # of dependent examples; with fewer there is no difference
 MARGIN = 0.005  # smaller differences from the baseline count as equal in a run without intervals
+SHARES = ("accuracy", "f1", "f1_micro", "exact_match", "em", "auc", "rouge_l", "answer_f1", "bracket_f1")
+HIGHEST = dict.fromkeys((*SHARES, "matthews", "pearson", "spearman", "r2"), 1.0) | {"bleu": 100.0, "chrf": 100.0}
 NOT_BETTER = "The model is not better than the best trivial baseline."
+TOO_EASY = "these examples are too easy to show a difference."
+EASY_ADVICE = "The baseline is enough for examples like these. To see a difference, test on harder ones."
 
 
 def run_verdict(facts: Facts) -> tuple[str, str]:
@@ -53,6 +57,8 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     if not {"value", "low", "high"} <= difference.keys():  # a run of an earlier version
         is_better = margin >= MARGIN
         return f"{head}{';' if is_better else ', no better than the'} {tail}.", "" if is_better else NOT_BETTER
+    if is_perfect(key, metrics[key]) and is_perfect(key, value):
+        return f"{head}, the highest possible value, and so has the baseline {name}; {TOO_EASY}", EASY_ADVICE
     word, size = difference_word(difference), describe_difference(difference, key)
     if word:
         return f"{head}, {word} than the {tail}: {size}.", "" if word == "better" else NOT_BETTER
@@ -65,6 +71,11 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
 def difference_word(difference: Mapping[str, float]) -> str:
     """The word "better" or "worse" if the interval of the difference excludes 0, else ""."""
     return "better" if difference["low"] > 0 else "worse" if difference["high"] < 0 else ""
+
+
+def is_perfect(metric: str, value: float) -> bool:
+    """Whether no value can be better."""
+    return metric in HIGHEST and value >= HIGHEST[metric] - 1e-9
 
 
 def describe_difference(difference: Mapping[str, float], metric: str) -> str:
