@@ -64,6 +64,12 @@ def test_undefined_metrics_and_single_examples_have_no_interval():
     assert intervals({"em": weighted.mean([1.0])}) == {"em": wilson_interval(1, 1)}
 
 
+def test_a_constant_prediction_has_no_interval_of_its_correlation():
+    targets, constant = np.arange(40) % 2, np.zeros(40, int)
+    assert intervals(weighted.label_metrics(targets, constant, 2)).keys() == {"accuracy", "f1"}
+    assert intervals(weighted.number_metrics(RNG.normal(size=33), np.full(33, 0.1))) == {}
+
+
 def test_resamples_depend_on_the_number_of_examples_only():
     first, second = (np.concatenate(list(resampled_weights(5, 50))) for _ in range(2))
     np.testing.assert_array_equal(first, second)

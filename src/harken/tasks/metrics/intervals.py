@@ -103,7 +103,10 @@ def percentile_interval(values: Array, n: int, confidence: float = CONFIDENCE) -
 
 
 def intervals(outcomes: Outcomes) -> dict[str, Interval]:
-    """The 95 % interval of each metric; metrics of fewer than two examples, and undefined ones, have none."""
+    """The 95 % interval of each metric.
+
+    Metrics of fewer than two examples, undefined ones, and correlations with a constant prediction have none.
+    """
     shares = {name: x for name, x in outcomes.items() if isinstance(x, Mean) and x.is_share and x.n}
     ends = {name: wilson_interval(round(x.values.sum()), x.n) for name, x in shares.items()}
     remaining = {name: x for name, x in outcomes.items() if name not in shares and x.n > 1}
@@ -111,7 +114,7 @@ def intervals(outcomes: Outcomes) -> dict[str, Interval]:
         if np.isfinite(values).all():
             n = remaining[name].n
             ends[name] = widen_at_ends(name, percentile_interval(values, n), n)
-    return {name: ends[name] for name in outcomes if name in ends}
+    return {name: ends[name] for name in outcomes if name in ends and any(ends[name])}
 
 
 def widen_at_ends(name: str, interval: Interval, n: int) -> Interval:

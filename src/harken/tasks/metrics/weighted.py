@@ -17,7 +17,7 @@ CHUNK = 2_000_000  # weights of examples computed at once from weights of groups
 MAX_EXPONENT = 700.0  # exp of more overflows
 MAX_ORDER = 4  # n-grams of BLEU
 CHRF_BETA = 2
-TINY = 1e-12  # smaller variances are rounding errors
+TINY = 1e-12  # smaller variances and correlations are rounding errors
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_character", "mse"})
 
 
@@ -244,7 +244,8 @@ def _correlation(covariance: Array, variance: Array, other: Array) -> Array:
     """Covariance over both standard deviations; 0 if one side is constant."""
     product = variance * other
     defined = product > TINY * np.maximum(1.0, product.max(initial=0.0))
-    return np.where(defined, covariance / np.sqrt(np.where(defined, product, 1.0)), 0.0)
+    values = np.where(defined, covariance / np.sqrt(np.where(defined, product, 1.0)), 0.0)
+    return np.where(np.abs(values) < TINY, 0.0, values)
 
 
 # --- generated texts --------------------------------------------------------------------------------------------------
