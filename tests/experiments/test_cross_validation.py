@@ -4,12 +4,15 @@ import csv
 import json
 import math
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from harken.cli.train import train as train_command
 from harken.errors import BadInput, BadSetting
+from harken.experiments import cross_validation
 from harken.experiments.cross_validation import _mean, cross_validate
 from harken.inference.run import load
 
@@ -65,6 +68,43 @@ def test_the_interval_is_the_corrected_one_of_nadeau_and_bengio(finished):
     assert set(outcome.baseline) == {"most frequent label", "bag of words"}
 
 
+def test_the_difference_from_the_best_baseline_is_paired_by_fold(finished):
+    outcome, _ = finished
+    difference = outcome.difference
+    name = max(outcome.baseline, key=lambda name: outcome.baseline[name]["accuracy"])
+    assert (difference["baseline"], difference["metric"]) == (name, "accuracy")
+    runs = [load(outcome.folder / f"fold-{n}") for n in (1, 2)]
+    rows = [run.metrics["test"]["accuracy"] - run.facts["baseline"]["test"][name]["accuracy"] for run in runs]
+    assert difference["folds"] == pytest.approx(rows)
+    assert json.loads((outcome.folder / "folds.json").read_text())["difference"] == difference
+    assert "no clear difference over 2 folds from the best baseline" in outcome.verdict
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        ([0.8, 0.81, 0.82, 0.8, 0.81], "better over 5 folds than"),
+        ([0.2, 0.21, 0.22, 0.2, 0.21], "worse over 5 folds than"),
+        ([0.4, 0.65, 0.52, 0.6, 0.45], "no clear difference over 5 folds from"),
+        ([0.5] * 5, "no clear difference over 5 folds from"),
+        ([0.51] * 5, "no clear difference over 5 folds from"),
+        ([1.0] * 5, "better over 5 folds than"),
+    ],
+)
+def test_folds_are_better_or_worse_than_the_baseline_only_if_the_corrected_interval_excludes_0(model, word):
+    baseline = {"majority": {"accuracy": 0.5}, "other": {"accuracy": 0.1}}
+    data = {"unit": "texts", "texts": {"train": 150, "test": 40}}
+    runs = [
+        SimpleNamespace(metrics={"test": {"accuracy": x}}, facts={"data": data, "baseline": {"test": baseline}})
+        for x in model
+    ]
+    difference = cross_validation._difference(runs, baseline, "accuracy")
+    metrics = {"accuracy": cross_validation._mean("accuracy", model, runs[0])}
+    outcome = cross_validation.CrossValidation(Path(), metrics, baseline, "accuracy", runs[0], difference)
+    assert f", {word} the best baseline 0.500 (majority): the accuracy is " in outcome.verdict
+    assert cross_validation._difference(runs, {}, "accuracy") is None
+
+
 def test_the_final_run_has_no_test_split(finished):
     outcome, events = finished
     facts = outcome.final.facts["data"]
@@ -98,6 +138,7 @@ def test_the_command_prints_mean_interval_and_files(finished, table):
     printed = CliRunner().invoke(train_command, command)
     assert "mean of 2 folds, 95 % interval" in printed.output
     assert "baseline: bag of words" in printed.output
+    assert f"  verdict {outcome.verdict}" in printed.output
     assert f"{outcome.folder / 'predictions.csv'} (the prediction for every row" in printed.output
     values = json.loads(CliRunner().invoke(train_command, [*command, "--json"]).stdout)
     assert values["metrics"] == outcome.metrics

@@ -256,3 +256,22 @@ def test_labels_without_examples_in_the_split_are_listed_apart():
     assert set(score.parts) == {"a"}
     assert score.protocol["labels_without_examples"] == "2 ('b', 'c')"
     assert score.protocol["most_frequent_label"] == "'a' (100.0%)"
+
+
+def test_the_intervals_and_differences_of_grouped_texts_count_the_groups(tmp_path):
+    path = tmp_path / "visits.csv"
+    rows = (f"{' '.join(words)},{'ab'[x > 0.5]},p{n % 40}" for n, (words, x) in enumerate(examples(400)))
+    path.write_text("\n".join(["text,label,patient", *rows]) + "\n")
+    columns = {"path": str(path), "text": "text", "label": "label", "tokenizer": "word", "test": 0.4}
+    data = TableSource(**columns, group="patient").load_data()
+    task, model = bind(data), build(data)
+    score, baselines = task.evaluate(model, "test"), task.evaluate_baselines("test")
+    n = len({row.group for row in data.splits["test"].rows})
+    assert 8 <= n < 30
+    assert list(score.protocol)[:2] == ["texts", "groups"]
+    assert score.protocol["groups"] == score.n_units == n < score.n_examples
+    assert {x.n for outcomes in (score, *baselines.values()) for x in outcomes.outcomes.values()} == {n}
+    assert score.compare(baselines).keys() == baselines.keys()
+    ungrouped = bind(TableSource(**columns).load_data()).evaluate(model, "test")
+    assert "groups" not in ungrouped.protocol
+    assert ungrouped.n_units == ungrouped.n_examples

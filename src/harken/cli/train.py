@@ -108,6 +108,8 @@ def _cross_validate(
         return print_json({**outcome.facts(), "n_folds": folds, **paths})
     for line in fold_lines(outcome.metrics, outcome.baseline, folds):
         click.echo(line)
+    if outcome.verdict:
+        click.echo(f"  verdict {outcome.verdict}")
     if outcome.predictions:
         click.echo(f"  rows    {outcome.predictions} (the prediction for every row, by a model that did not see it)")
     run = outcome.final

@@ -30,9 +30,20 @@ from harken.tasks.metrics.intervals import BOUNDS, student_t
 
 from .choose import choose, run_name
 from .folders import is_available, next_available, numbered_folders
+from .report.formatting import display_name, format_number
+from .report.verdict import (
+    Facts,
+    best_baseline,
+    by_priority,
+    capitalized,
+    describe_difference,
+    difference_word,
+    metric_sign,
+)
 from .train import train
 
 RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
+EQUAL = 1e-9  # smaller differences are rounding errors
 RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
 RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse"), (0.0, math.inf))
 
@@ -46,6 +57,13 @@ class FoldMean(TypedDict):
     folds: list[float]
 
 
+class FoldDifference(FoldMean):
+    """How much better the model is than the best baseline, paired by fold; positive if it is better."""
+
+    metric: str
+    baseline: str
+
+
 @dataclass(frozen=True)
 class CrossValidation:
     """The outcome of a cross-validation: metrics of the folds, mean baselines, and the run on all data."""
@@ -55,6 +73,20 @@ class CrossValidation:
     baseline: dict[str, dict[str, float]]
     primary_metric: str
     final: Run
+    difference: FoldDifference | None = None  # from the best baseline
+
+    @property
+    def verdict(self) -> str:
+        """The mean beside the best baseline: "better" or "worse" only if the interval excludes 0; "" without one."""
+        if self.difference is None:
+            return ""
+        metric, name, n_folds = self.difference["metric"], self.difference["baseline"], len(self.difference["folds"])
+        ends = {"value": self.difference["mean"], "low": self.difference["low"], "high": self.difference["high"]}
+        word = difference_word(ends)
+        comparison = f"{word} over {n_folds} folds than" if word else f"no clear difference over {n_folds} folds from"
+        means = format_number(self.metrics[metric]["mean"]), format_number(self.baseline[name][metric])
+        head = f"{capitalized(display_name(metric))} {means[0]}"
+        return f"{head}, {comparison} the best baseline {means[1]} ({name}): {describe_difference(ends, metric)}."
 
     @property
     def predictions(self) -> Path | None:
@@ -64,7 +96,8 @@ class CrossValidation:
 
     def facts(self) -> dict[str, object]:
         """What folds.json holds of it."""
-        return {"metrics": self.metrics, "baseline": self.baseline, "primary_metric": self.primary_metric}
+        facts = {"metrics": self.metrics, "baseline": self.baseline, "primary_metric": self.primary_metric}
+        return {**facts, "difference": self.difference, "verdict": self.verdict}
 
 
 class FoldPlan(NamedTuple):
@@ -115,7 +148,8 @@ def cross_validate(
     values = {name: [run.metrics["test"][name] for run in runs] for name in runs[0].metrics["test"]}
     metrics = {name: _mean(name, numbers, runs[0]) for name, numbers in values.items()}
     primary = str(runs[0].facts["protocol"]["test"].get("primary_metric", "loss"))
-    outcome = CrossValidation(folder, metrics, _mean_baselines(runs), primary, final)
+    baselines = _mean_baselines(runs)
+    outcome = CrossValidation(folder, metrics, baselines, primary, final, _difference(runs, baselines, primary))
     write_atomic(folder / RESULTS, json.dumps(planned | outcome.facts(), ensure_ascii=False, indent=1))
     return outcome
 
@@ -189,17 +223,37 @@ def _quiet(listen: Listener, number: int) -> Listener:
     return forward
 
 
-def _mean(name: str, values: list[float], run: Run) -> FoldMean:
-    """The mean of a metric with its corrected interval.
+def _mean(name: str, values: list[float], run: Run, smallest: float = 0.0) -> FoldMean:
+    """The mean of a metric with its corrected interval; the standard deviation is at least `smallest`.
 
     The training splits of the folds overlap, so the variance is multiplied by 1/k + n_test/n_train instead of 1/k
     (Nadeau and Bengio, 2003).
     """
-    counts: Any = run.facts["data"][run.facts["data"].get("unit", "pairs")]
+    counts = _counts(run)
     factor = 1 / len(values) + counts["test"] / counts["train"]
-    half = student_t(len(values) - 1) * math.sqrt(factor) * stdev(values)
+    half = student_t(len(values) - 1) * math.sqrt(factor) * max(smallest, stdev(values))
     mean, (lowest, highest) = fmean(values), RANGES.get(name, (-math.inf, math.inf))
     return {"mean": mean, "low": max(lowest, mean - half), "high": min(highest, mean + half), "folds": values}
+
+
+def _counts(run: Run) -> Any:
+    """The number of examples of each split."""
+    return run.facts["data"][run.facts["data"].get("unit", "pairs")]
+
+
+def _difference(runs: list[Run], baselines: Facts, primary: str) -> FoldDifference | None:
+    """The difference from the best baseline by the primary metric, else by the first one that a baseline has.
+
+    If it is the same in all folds, which few examples make likely, its standard deviation is taken as one example.
+    """
+    for metric in (primary, *by_priority(runs[0].metrics["test"])):
+        if best := best_baseline(baselines, metric):
+            sign, name = metric_sign(metric), best[0]
+            rows = [(run.facts["baseline"]["test"][name][metric], run.metrics["test"][metric]) for run in runs]
+            values = [sign * (opponent - value) for opponent, value in rows]
+            smallest = 1 / _counts(runs[0])["test"] if max(values) - min(values) < EQUAL else 0.0
+            return {**_mean("", values, runs[0], smallest), "metric": metric, "baseline": name}
+    return None
 
 
 def _mean_baselines(runs: list[Run]) -> dict[str, dict[str, float]]:

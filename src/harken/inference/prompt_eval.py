@@ -140,7 +140,8 @@ def _evaluate_labels(
     template, examples = prompt.build(train, slots, balanced=True)
     questions = [template.question(fields(row)) for row in data.rows]
     prompts = build_prompts(run, examples, questions, texts, run.model.context, listen)
-    return task.score(log_probabilities(run.model, prompts, listen).float(), data.texts.targets)
+    y = log_probabilities(run.model, prompts, listen).float()
+    return task.score(y, data.texts.targets, groups=task.groups_of(data))
 
 
 def _evaluate_pairs(

@@ -111,7 +111,7 @@ class Score:
         rows = compare_outcomes(self.outcomes, common)
         return {
             name: {
-                metric: x.adjusted(better=candidates, worse=len(baselines)).facts(self.n_examples, metric)
+                metric: x.adjusted(better=candidates, worse=len(baselines)).facts(self.n_units, metric)
                 for metric, x in row.items()
             }
             for name, row in rows.items()
@@ -121,6 +121,11 @@ class Score:
     def n_examples(self) -> int:
         """Number of examples (tokens, pairs, images ...): the first entry of the protocol."""
         return int(next(iter(self.protocol.values())))
+
+    @property
+    def n_units(self) -> int:
+        """Number of independent units: the groups of the examples if they have some, else the examples."""
+        return int(self.protocol.get("groups", self.n_examples))
 
 
 def evaluation_facts(

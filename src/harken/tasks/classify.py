@@ -66,7 +66,8 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: LabelledTexts = self.data.splits[split]
         texts = part.texts.select(evenly_spaced(len(part), QUICK_TEXTS)) if quick else part.texts
-        return self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick)
+        groups = () if quick else self.groups_of(part)
+        return self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick, groups=groups)
 
     def choose_thresholds(self, model: ModelWithHead) -> dict[str, float]:
         if self.target_type != "multilabel" or "valid" not in self.splits:
@@ -78,6 +79,9 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
 
     def _targets_of(self, part: LabelledTexts) -> np.ndarray:
         return part.texts.targets
+
+    def groups_of(self, part: LabelledTexts) -> list[str]:
+        return [row.group for row in part.rows]
 
     def input_text(self, split: str, n: int) -> str:
         return "\t".join(self.data.parts[split].rows[n].texts)

@@ -65,9 +65,16 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     def _binary(self) -> bool:
         return self.target_type == "label" and self.n_outputs == 2
 
-    def score(self, y: Tensor, targets: Array, *, parts: bool = True) -> Score:  # N C
-        """Score of these outputs; `parts` adds the metrics of each label and the predictions."""
-        protocol: dict[str, Any] = {self.unit: len(targets), "primary_metric": self.primary_metric}
+    def score(self, y: Tensor, targets: Array, *, parts: bool = True, groups: Sequence[str] = ()) -> Score:  # y: N C
+        """Score of these outputs; `parts` adds the metrics of each label and the predictions.
+
+        Examples of the same group are dependent, so the intervals count the groups.
+        """
+        group_index = weighted.index_groups(groups)
+        protocol: dict[str, Any] = {self.unit: len(targets)}
+        if group_index is not None:
+            protocol["groups"] = int(group_index.max()) + 1
+        protocol["primary_metric"] = self.primary_metric
         if self.target_type == "label" and len(targets):
             counts = labels.one_hot(targets, self.n_outputs).sum(0)
             share = f"{self.labels[int(counts.argmax())]!r} ({counts.max() / len(targets):.1%})"
@@ -80,7 +87,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         if per_label and (missing := [label for label in self.labels if label not in per_label]):
             protocol["labels_without_examples"] = f"{len(missing)} ({', '.join(map(repr, missing[:MAX_SHOWN]))})"
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
-        outcomes = self.outcomes(y, targets) if parts else {}
+        outcomes = weighted.by_group(self.outcomes(y, targets), group_index) if parts else {}
         metrics = self.metrics(y, targets)
         return Score(metrics, protocol, per_label, self.primary_metric, predictions, outcomes=outcomes)
 
@@ -160,7 +167,14 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         half, targets = np.full(self.n_outputs, 0.5), self._targets_of(part)
         chosen = {} if self.thresholds is None else {self.regression_name: self._regression_thresholds}
         rows = {name: (y, targets, chosen.get(name, half)) for name, y in outputs.items()}
-        return {name: Baseline(self.metrics(*row), self.outcomes(*row)) for name, row in rows.items()}
+        groups = weighted.index_groups(self.groups_of(part))
+        return {
+            n: Baseline(self.metrics(*row), weighted.by_group(self.outcomes(*row), groups)) for n, row in rows.items()
+        }
+
+    def groups_of(self, part: SplitT) -> Sequence[str]:
+        """The group of each example, empty if it has none."""
+        return ()
 
     @cached_property
     def _regression_thresholds(self) -> Array:

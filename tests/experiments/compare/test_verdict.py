@@ -133,6 +133,31 @@ def test_one_seed_without_outcomes_may_differ_by_chance():
     )
 
 
+def classifier(name: str, correct: Any, n_groups: int | None = None) -> list[Trial]:
+    protocol = {"texts": len(correct), "primary_metric": "accuracy"} | ({"groups": n_groups} if n_groups else {})
+    metrics = {"valid": {"loss": 1.0, "accuracy": float(np.mean(correct))}}
+    baseline = {"valid": {"bag of words": {"accuracy": 0.2}}}
+    groups = np.arange(len(correct)) % n_groups if n_groups else None
+    outcomes = {"valid": weighted.by_group({"accuracy": weighted.mean(correct)}, groups)}
+    single = trial(name, 0, 1.0, metrics=metrics, protocol={"valid": protocol}, baseline=baseline)
+    return [replace(single, outcomes=outcomes)]
+
+
+def test_perfect_rows_need_no_further_examples():
+    verdict = judge([classifier("a", np.ones(60)), classifier("b", np.ones(60))])["verdict"]
+    assert "They have the highest possible value; these examples are too easy to show a difference." in verdict
+    assert "needed" not in verdict
+
+
+def test_grouped_examples_are_compared_by_group_and_few_groups_not_at_all():
+    rows = np.arange(60) % 10 < 9, np.arange(60) % 10 < 8
+    many = judge([classifier(name, row, 20) for name, row in zip("ab", rows, strict=True)])["verdict"]
+    assert "over the same 20 groups" in many
+    few = judge([classifier(name, row, 4) for name, row in zip("ab", rows, strict=True)])
+    assert not few["differences"]
+    assert few["verdict"].endswith("4 groups are too few for a comparison; at least 8 are needed.")
+
+
 # --- clauses ----------------------------------------------------------------------------------------------------------
 
 

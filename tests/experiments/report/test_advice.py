@@ -67,6 +67,17 @@ def test_a_better_baseline_is_explained_with_the_next_thing_to_try():
     assert advise(facts([1.0, 0.8, 1.2], accuracy=0.95)) == []
 
 
+def test_a_baseline_below_the_model_is_not_said_to_be_as_good():
+    difference = {"value": 0.02, "low": -0.01, "high": 0.05, "needed": 9000, "size": 0.02}
+    differences = {"test": {"bag of words": {"accuracy": difference}}}
+    advice = advise(facts([1.0, 0.9, 0.8], accuracy=0.82, differences=differences))
+    assert advice[0].startswith(
+        "The model is not clearly better than the baseline “bag of words”, which works without the order of the words."
+    )
+    behind = {"test": {"bag of words": {"accuracy": difference | {"value": -0.01, "low": -0.04, "high": 0.02}}}}
+    assert "about as well or better" in advise(facts([1.0, 0.9, 0.8], accuracy=0.79, differences=behind))[0]
+
+
 def test_columns_that_hurt_are_named_with_the_setting_that_leaves_them_out():
     ablation = {"columns": ["shoe_size", "id"], "remaining": ["age"], "loss": 0.9, "loss_without": 0.5, "clear": True}
     ablation |= {"setting": "data.features", "baseline": "logistic regression"}

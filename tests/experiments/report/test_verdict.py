@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from harken.experiments.report import verdict
 from harken.experiments.report.page import report_page
 from harken.experiments.report.verdict import NOT_BETTER, interval_texts, run_verdict
+from harken.tasks.metrics import paired_difference
 
 
 def facts(low: float, value: float, high: float, **more: object) -> dict[str, Any]:
@@ -46,6 +48,39 @@ def test_a_difference_whose_interval_includes_0_is_not_clear_and_the_needed_numb
     assert "the accuracy is the same (95 % interval -0.10 to 0.10)" in same
     assert same.endswith(" About 2,100 texts would be needed to see a difference of 0.01.")
     assert "needed" not in run_verdict(facts(-0.001, 0.0, 0.001, needed=12))[0]
+
+
+def test_a_perfect_model_beside_a_perfect_baseline_needs_no_further_examples():
+    x = facts(-0.07, 0.0, 0.07, needed=8100)
+    x["metrics"]["test"]["accuracy"] = x["baseline"]["test"]["bag of words"]["accuracy"] = 1.0
+    assert run_verdict(x) == (
+        "Accuracy 1.00 on the test split, the highest possible value, and so has the baseline bag of words; these "
+        "examples are too easy to show a difference.",
+        verdict.EASY_ADVICE,
+    )
+    x["baseline"]["test"]["bag of words"]["accuracy"] = 0.98
+    assert "no clear difference" in run_verdict(x)[0]
+
+
+def test_the_verdict_on_grouped_texts_counts_the_groups():
+    x = facts(-0.11, 0.02, 0.15, needed=90)
+    x["protocol"]["test"]["groups"] = 12
+    text, problem = run_verdict(x)
+    assert " with 50 texts in 12 groups: " in text
+    assert text.endswith(" About 90 groups would be needed.")
+    assert problem == NOT_BETTER
+
+
+@pytest.mark.parametrize("low", [-0.1, 0.05])
+def test_few_groups_are_too_few_for_a_verdict(low):
+    assert verdict.MIN_GROUPS == paired_difference.MIN_GROUPS
+    x = facts(low, 0.12, 0.3)
+    x["protocol"]["test"]["groups"] = 7
+    assert run_verdict(x) == (
+        "Accuracy 0.640 on the test split; best trivial baseline 0.520 (bag of words). 7 groups are too few for a "
+        "comparison; at least 8 are needed.",
+        "Add groups, or hold out more of them (data.test).",
+    )
 
 
 def test_a_lower_loss_is_better_and_the_perplexity_is_shown():

@@ -8,7 +8,6 @@ from harken.tasks.metrics import weighted
 from harken.tasks.metrics.intervals import (
     bootstrap,
     intervals,
-    mid_p_interval,
     percentile_interval,
     resampled_weights,
     student_t,
@@ -22,19 +21,6 @@ RNG = np.random.default_rng(0)
 def test_the_interval_of_a_share_equals_that_of_scipy(n_correct, n):
     expected = stats.binomtest(n_correct, n).proportion_ci(method="wilson")
     assert wilson_interval(n_correct, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-@pytest.mark.parametrize(("n_correct", "n"), [(0, 4), (5, 5), (3, 17), (600, 1100)])
-def test_the_ends_of_a_mid_p_interval_have_half_the_error_rate_each(n_correct, n):
-    low, high = mid_p_interval(n_correct, n)
-    if low > 0:
-        tail = stats.binom.sf(n_correct, n, low) + stats.binom.pmf(n_correct, n, low) / 2
-        assert tail == pytest.approx(0.025, abs=1e-9)
-    if high < 1:
-        tail = stats.binom.cdf(n_correct - 1, n, high) + stats.binom.pmf(n_correct, n, high) / 2
-        assert tail == pytest.approx(0.025, abs=1e-9)
-    assert (low == 0) == (n_correct == 0)
-    assert (high == 1) == (n_correct == n)
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 4.7, 60, 199, 200, 5000])
@@ -76,6 +62,12 @@ def test_undefined_metrics_and_single_examples_have_no_interval():
     }
     assert intervals(outcomes) == {}
     assert intervals({"em": weighted.mean([1.0])}) == {"em": wilson_interval(1, 1)}
+
+
+def test_a_constant_prediction_has_no_interval_of_its_correlation():
+    targets, constant = np.arange(40) % 2, np.zeros(40, int)
+    assert intervals(weighted.label_metrics(targets, constant, 2)).keys() == {"accuracy", "f1"}
+    assert intervals(weighted.number_metrics(RNG.normal(size=33), np.full(33, 0.1))) == {}
 
 
 def test_resamples_depend_on_the_number_of_examples_only():

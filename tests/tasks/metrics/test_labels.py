@@ -46,6 +46,14 @@ def test_a_constant_prediction_has_a_matthews_correlation_of_0():
     assert precision_recall_f1(one_hot(targets, 2), one_hot(ones, 2))[2].tolist() == [0, 2 / 3]
 
 
+def test_a_correlation_that_is_0_but_for_rounding_is_exactly_0():
+    rng = np.random.default_rng(0)
+    constants = [np.full(n, value) for n, value in ((33, 0.1), (77, 1 / 3), (1000, 0.7))]
+    assert {pearson(rng.normal(size=len(x)), x) for x in constants} == {0.0}
+    values = {matthews(np.repeat([0, 1, 2], 2 * n), np.tile([0, 1], 3 * n), 3) for n in range(1, 40)}
+    assert values == {0.0}
+
+
 def test_auc_is_that_of_scikit_learn_with_ties():
     rng = np.random.default_rng(0)
     targets, scores = rng.random(200) < 0.3, rng.integers(0, 10, 200)

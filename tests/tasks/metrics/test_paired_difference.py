@@ -6,10 +6,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from harken.tasks.metrics import generation, weighted
-from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, welch_difference
+from harken.tasks.metrics.paired_difference import Difference, ShareDifference, compare_outcomes, welch_difference
 
 RNG = np.random.default_rng(0)
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
@@ -32,15 +32,56 @@ def difference(metric, first, second):
 # --- oracles ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wins", "losses"), [(4, 0), (5, 0), (6, 1), (30, 15), (30, 14), (15, 30), (0, 0)])
-def test_a_difference_of_accuracies_is_clear_if_mcnemars_mid_p_test_is(wins, losses):
+@pytest.mark.parametrize(("wins", "losses"), [(3, 0), (4, 0), (0, 4), (6, 1), (30, 15), (30, 16), (15, 30), (0, 0)])
+def test_a_difference_of_accuracies_is_clear_if_mcnemars_score_test_is(wins, losses):
     a, b = (np.repeat(outcome, [wins, losses, 100]) for outcome in ([1, 0, 1], [0, 1, 1]))
-    m, k = wins + losses, min(wins, losses)
-    p = 2 * stats.binom.cdf(k, m, 0.5) - stats.binom.pmf(k, m, 0.5) if m else 1.0
+    p = stats.chi2.sf((wins - losses) ** 2 / max(1, wins + losses), 1)
     d = difference("accuracy", weighted.mean(a), weighted.mean(b))
-    assert d.value == pytest.approx((wins - losses) / (m + 100))
+    assert d.value == pytest.approx((wins - losses) / (wins + losses + 100))
     assert (d.verdict != "unclear") == (p < 0.05)
-    assert d.low < d.high
+    assert d.low < d.value < d.high
+
+
+def brute_force_score(wins, losses, n, d):
+    """The score of a difference with the constrained maximum likelihood estimate by numeric optimization."""
+
+    def negative_log_likelihood(share):  # of losses
+        p = np.array([share + d, share, 1 - 2 * share - d])
+        return -stats.multinomial.logpmf([wins, losses, n - wins - losses], n, p / p.sum())
+
+    bounds = max(0.0, -d) + 1e-12, (1 - d) / 2 - 1e-12
+    share = optimize.minimize_scalar(negative_log_likelihood, bounds=bounds, options={"xatol": 1e-9}).x
+    return (wins - losses - n * d) / np.sqrt(n * (2 * share + d * (1 - d)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("wins", "losses", "n"), [(1, 0, 31), (3, 1, 60), (0, 5, 40), (0, 0, 50), (9, 9, 20), (20, 0, 20)]
+)
+def test_the_interval_of_a_difference_of_shares_has_each_difference_that_the_score_test_accepts(wins, losses, n):
+    d = ShareDifference.of(wins, losses, n)
+    grid = np.linspace(-0.995, 0.995, 200)
+    accepted = np.array([abs(brute_force_score(wins, losses, n, x)) < stats.norm.ppf(0.975) for x in grid])
+    assert (accepted == ((d.low < grid) & (grid < d.high))).all()
+    assert accepted.any()
+
+
+@pytest.mark.parametrize(
+    ("n", "won", "lost"), [(31, 0.10, 0.0), (200, 0.03, 0.0), (60, 0.05, 0.01), (100, 0.04, 0.01), (500, 0.05, 0.02)]
+)
+def test_intervals_of_differences_of_shares_cover_the_true_difference(n, won, lost):
+    draws = np.random.default_rng(0).multinomial(n, [won, lost, 1 - won - lost], 10_000)
+    counts, times = np.unique(draws[:, :2], axis=0, return_counts=True)
+    ends = [ShareDifference.of(*row, n) for row in counts.tolist()]
+    covered = [d.low <= won - lost <= d.high for d in ends]
+    assert np.average(covered, weights=times) >= 0.93
+
+
+def test_the_interval_of_a_difference_of_shares_is_wider_with_more_examples_that_differ():
+    rows = [ShareDifference.of(k + 2, k, 100) for k in range(10)]
+    widths = [d.high - d.low for d in rows]
+    assert widths == sorted(widths)
+    assert all(d.high > d.value + 0.01 for d in rows)
 
 
 @pytest.mark.oracle
@@ -119,6 +160,22 @@ def test_a_choice_among_candidates_and_opponents_widens_its_end_of_the_interval(
     assert d.adjusted(worse=4).high > d.high == pytest.approx(d.adjusted(better=4).high)
 
 
+def test_a_choice_widens_the_score_interval_to_its_confidence():
+    d = ShareDifference.of(8, 1, 100).adjusted(better=2, worse=5)
+    assert ShareDifference.of(8, 1, 100).verdict == "better"
+    for end, k in ((d.low, 2), (d.high, 5)):
+        assert abs(brute_force_score(8, 1, 100, end)) == pytest.approx(stats.norm.ppf(1 - 0.025 / k), abs=1e-4)
+
+
+@pytest.mark.parametrize(("wins", "losses", "better"), [(3, 1, 1), (1, 3, 1), (25, 15, 3)])
+def test_the_score_test_excludes_0_with_the_needed_number_of_examples(wins, losses, better):
+    n, size = ShareDifference.of(wins, losses, 100).adjusted(better=better).needed(100, "accuracy")
+    more = ShareDifference.of(round(wins * n / 100), round(losses * n / 100), n).adjusted(better=better)
+    assert more.verdict == ("better" if wins > losses else "worse")
+    assert size == abs(wins - losses) / 100
+    assert ShareDifference.of(0, 0, 100).needed(100, "accuracy") == (390, 0.01)
+
+
 def test_the_needed_number_of_examples_makes_the_interval_exclude_0():
     d = Difference(0.05, -0.05, 0.15)
     n, size = d.needed(100, "accuracy")
@@ -159,3 +216,24 @@ def test_verdicts_are_calibrated(verdicts, metric):
     assert 0.01 <= rates.better <= 0.035
     assert 0.01 <= rates.worse <= 0.035
     assert rates.power >= 0.8
+
+
+def test_verdicts_on_groups_with_noise_of_their_own_rarely_claim_a_difference():
+    rng, words, without_groups = np.random.default_rng(0), [], []
+    groups = weighted.index_groups([f"g{n // 10}" for n in range(300)])
+    for _ in range(400):
+        quality = 1 / (1 + np.exp(-1.5 * rng.normal(size=(2, 30))))  # of each system in each group
+        a, b = (weighted.mean(row) for row in rng.random((2, 300)) < quality.repeat(10, 1))
+        without_groups.append(difference("accuracy", a, b).verdict)
+        first, second = (weighted.by_group({"accuracy": x}, groups)["accuracy"] for x in (a, b))
+        words.append(difference("accuracy", first, second).verdict)
+    assert 400 - words.count("unclear") <= 28
+    assert 400 - without_groups.count("unclear") > 60
+
+
+def test_few_groups_have_no_difference():
+    right, wrong = weighted.mean(np.ones(300)), weighted.mean(np.zeros(300))
+    for n_groups, names in ((7, set()), (8, {"accuracy"})):
+        groups = np.arange(300) % n_groups
+        rows = [weighted.by_group({"accuracy": x}, groups) for x in (right, wrong)]
+        assert compare_outcomes(rows[0], {"b": rows[1]})["b"].keys() == names

@@ -67,3 +67,16 @@ def test_ratios_are_those_of_the_sums():
 
 def test_reports_and_verdicts_agree_on_the_metrics_that_are_better_when_lower():
     assert weighted.LOWER_IS_BETTER == LOWER_IS_BETTER
+
+
+def test_a_metric_of_groups_has_the_weight_of_its_group_for_each_example(monkeypatch):
+    monkeypatch.setattr(weighted, "CHUNK", 10)
+    values, groups = RNG.normal(size=6), weighted.index_groups(["b", "a", "b", "", "", "a"])
+    assert groups.tolist() == [0, 1, 0, 2, 3, 1]  # an example without a group is its own
+    metric = weighted.by_group({"mean": weighted.mean(values)}, groups)["mean"]
+    assert metric.n == 4
+    weights = RNG.integers(1, 4, size=(7, 4)).astype(float)
+    np.testing.assert_allclose(metric(weights), [np.average(values, weights=row[groups]) for row in weights])
+    assert weighted.index_groups(["", ""]) is None
+    single = {"mean": weighted.mean(values)}
+    assert weighted.by_group(single, np.arange(6)) is single

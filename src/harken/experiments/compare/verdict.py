@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from harken.experiments.report.formatting import display_name, finite_float, format_interval_ends, format_number
 from harken.experiments.report.verdict import (
     MIN_TOKENS,
+    TOO_EASY,
     Facts,
     best_baseline,
-    count_examples,
+    count_units,
     difference_word,
+    is_perfect,
     metric_sign,
     needed_examples,
     nested,
+    too_few_groups,
     too_few_tokens,
 )
 from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, welch_difference
@@ -69,7 +72,7 @@ def _difference(
     row = compare_outcomes({metric: first[metric]}, {"": {metric: second[metric]}})[""]
     if metric not in row:
         return None
-    return row[metric].adjusted(n_pairs, n_pairs), *count_examples(best[0].protocol(split))
+    return row[metric].adjusted(n_pairs, n_pairs), *count_units(best[0].protocol(split))
 
 
 def comparison_verdict(facts: Facts) -> str:
@@ -116,6 +119,8 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) 
     verdict = f"No clear difference in {what} between {_name_list([names[n] for n in tied])}{numbers}{size}"
     verdict += f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} clearly worse" * bool(worse)
     needed = needed_examples(nearest, nearest["n"], nearest["over"]) if nearest and len(tied) == 2 else ""
+    if all(is_perfect(metric, rows[n]["metrics"][metric]) for n in tied):
+        needed = f"They have the highest possible value; {TOO_EASY}"
     return [f"{verdict}.", needed, caveat]
 
 
@@ -132,6 +137,8 @@ def _compare_with_baseline(facts: Facts, row: Facts) -> str:
     split, metric = facts["split"], facts["metric"]
     if (best := best_baseline(facts["baseline"], metric)) is None:
         return ""
+    if len(row["seeds"]) == 1 and (too_few := too_few_groups(row["protocol"].get(split, {}))):
+        return too_few
     name, value = best
     interval, sign = row["interval"].get(metric), metric_sign(metric)
     margin = sign * (value - row["metrics"][metric])  # positive: the row is better

@@ -52,7 +52,7 @@ def advise(facts: Facts) -> list[str]:
     if problem != verdict.NOT_BETTER:
         return [problem] if problem else []
     columns, baseline = column_advice(nested(facts, "ablation")), baseline_advice(facts)
-    if columns and BASELINES.get(best_name(facts), ("", ""))[0] == "the features":
+    if columns and BASELINES.get(_best(facts)[0], ("", ""))[0] == "the features":
         baseline = ""  # it says the same
     return [text for text in (columns, baseline, curve_advice(facts)) if text]
 
@@ -131,21 +131,28 @@ def recipe_settings(facts: Facts) -> dict[str, object]:
 
 def baseline_advice(facts: Facts) -> str:
     """What the best baseline shows, and the next thing to try."""
-    name = best_name(facts)
+    name, is_ahead = _best(facts)
     if (explained := BASELINES.get(re.sub(r"^\d+-gram", "n-gram", name))) is None:
         return ""
     unused, step = explained
+    if is_ahead:
+        return (
+            f"The model is not clearly better than the baseline “{name}”, which works without {unused}. Next: {step}."
+        )
     return f"The baseline “{name}” predicts about as well or better without {unused}. Next: {step}."
 
 
-def best_name(facts: Facts) -> str:
-    """The best baseline by the metric of the verdict; "" if there is none."""
+def _best(facts: Facts) -> tuple[str, bool]:
+    """The best baseline by the metric of the verdict, and whether the model is ahead of it; "" if there is none."""
     split = verdict.verdict_split(facts)
     metrics = finite_metrics(nested(facts, "metrics", split))
     primary = nested(facts, "protocol", split).get("primary_metric")
     baselines = {name: finite_metrics(row) for name, row in nested(facts, "baseline", split).items()}
     order = sorted(verdict.by_priority(metrics), key=lambda name: name != primary)
-    return next((best[0] for key in order if (best := best_baseline(baselines, key))), "")
+    for key in order:
+        if best := best_baseline(baselines, key):
+            return best[0], verdict.metric_sign(key) * (best[1] - metrics[key]) > 0
+    return "", False
 
 
 def column_advice(ablation: Facts) -> str:

@@ -19,8 +19,13 @@ from .formatting import (
 
 Facts = Mapping[str, Any]
 MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
+MIN_GROUPS = 8  # of dependent examples; with fewer there is no difference
 MARGIN = 0.005  # smaller differences from the baseline count as equal in a run without intervals
+SHARES = ("accuracy", "f1", "f1_micro", "exact_match", "em", "auc", "rouge_l", "answer_f1", "bracket_f1")
+HIGHEST = dict.fromkeys((*SHARES, "matthews", "pearson", "spearman", "r2"), 1.0) | {"bleu": 100.0, "chrf": 100.0}
 NOT_BETTER = "The model is not better than the best trivial baseline."
+TOO_EASY = "these examples are too easy to show a difference."
+EASY_ADVICE = "The baseline is enough for examples like these. To see a difference, test on harder ones."
 
 
 def run_verdict(facts: Facts) -> tuple[str, str]:
@@ -46,22 +51,31 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     majority = nested(facts, "protocol", split).get("most_frequent_label") if key == "accuracy" else None
     head = f"{_metric(shown, metrics)} {where}" + (f", where the most frequent label is {majority}" if majority else "")
     tail = f"best trivial baseline {format_number(baseline[shown])} ({name})"
+    if too_few := too_few_groups(nested(facts, "protocol", split)):
+        return f"{head}; {tail}. {too_few}", f"Add groups, or hold out more of them (data.{split})."
     difference = finite_metrics(nested(facts, "differences", split, name, key))
     if not {"value", "low", "high"} <= difference.keys():  # a run of an earlier version
         is_better = margin >= MARGIN
         return f"{head}{';' if is_better else ', no better than the'} {tail}.", "" if is_better else NOT_BETTER
+    if is_perfect(key, metrics[key]) and is_perfect(key, value):
+        return f"{head}, the highest possible value, and so has the baseline {name}; {TOO_EASY}", EASY_ADVICE
     word, size = difference_word(difference), describe_difference(difference, key)
     if word:
         return f"{head}, {word} than the {tail}: {size}.", "" if word == "better" else NOT_BETTER
-    n, unit = count_examples(nested(facts, "protocol", split))
-    unclear = f"no clear difference from the {tail} with {n:,} {unit}"
-    sentences = f"{head}; {unclear}: {size}.", needed_examples(difference, n, unit)
+    unclear = f"no clear difference from the {tail} with {describe_examples(nested(facts, 'protocol', split))}"
+    needed = needed_examples(difference, *count_units(nested(facts, "protocol", split)))
+    sentences = f"{head}; {unclear}: {size}.", needed
     return " ".join(filter(None, sentences)), NOT_BETTER
 
 
 def difference_word(difference: Mapping[str, float]) -> str:
     """The word "better" or "worse" if the interval of the difference excludes 0, else ""."""
     return "better" if difference["low"] > 0 else "worse" if difference["high"] < 0 else ""
+
+
+def is_perfect(metric: str, value: float) -> bool:
+    """Whether no value can be better."""
+    return metric in HIGHEST and value >= HIGHEST[metric] - 1e-9
 
 
 def describe_difference(difference: Mapping[str, float], metric: str) -> str:
@@ -84,6 +98,26 @@ def count_examples(protocol: Facts) -> tuple[int, str]:
     """Number and name of the examples: the first entry of the protocol."""
     unit, count = next(iter(protocol.items()), ("", None))
     return (count, display_name(unit)) if isinstance(count, int) else (0, "examples")
+
+
+def count_units(protocol: Facts) -> tuple[int, str]:
+    """Number and name of the independent units: the groups of the examples if they have some, else the examples."""
+    return (groups, "groups") if isinstance(groups := protocol.get("groups"), int) else count_examples(protocol)
+
+
+def describe_examples(protocol: Facts) -> str:
+    """300 texts in 30 groups"""
+    counts = dict.fromkeys((count_examples(protocol), count_units(protocol)))
+    return " in ".join(f"{n:,} {unit}" for n, unit in counts)
+
+
+def too_few_groups(protocol: Facts) -> str:
+    """A warning if the examples are in fewer than MIN_GROUPS groups, else ""."""
+    n, unit = count_units(protocol)
+    if unit != "groups" or n >= MIN_GROUPS:
+        return ""
+    groups = f"{n} groups are" if n != 1 else "1 group is"
+    return f"{groups} too few for a comparison; at least {MIN_GROUPS} are needed."
 
 
 def _metric(key: str, metrics: Mapping[str, float]) -> str:

@@ -33,29 +33,6 @@ def wilson_interval(n_correct: int, n: int, confidence: float = CONFIDENCE) -> I
     return 0.0 if n_correct == 0 else center - half, 1.0 if n_correct == n else center + half
 
 
-def mid_p_interval(n_correct: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """The mid-P interval of a share: the exact binomial interval (Clopper-Pearson) that counts the outcome half.
-
-    Its error rate is close to the nominal one also for small n, where the exact interval is too wide.
-    """
-    counts = np.arange(n + 1)
-    log_choose = np.array([math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in counts])
-    alpha = (1 - confidence) / 2
-
-    def upper_tail(p: float) -> float:  # increases with p
-        pmf = np.exp(log_choose + counts * math.log(p) + (n - counts) * math.log1p(-p))
-        return float(pmf[n_correct + 1 :].sum() + pmf[n_correct] / 2)
-
-    def solve(tail: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if upper_tail(middle) < tail else (low, middle)
-        return (low + high) / 2
-
-    return 0.0 if n_correct == 0 else solve(alpha), 1.0 if n_correct == n else solve(1 - alpha)
-
-
 def normal_quantile(p: float) -> float:
     return NormalDist().inv_cdf(p)
 
@@ -126,7 +103,10 @@ def percentile_interval(values: Array, n: int, confidence: float = CONFIDENCE) -
 
 
 def intervals(outcomes: Outcomes) -> dict[str, Interval]:
-    """The 95 % interval of each metric; metrics of fewer than two examples, and undefined ones, have none."""
+    """The 95 % interval of each metric.
+
+    Metrics of fewer than two examples, undefined ones, and correlations with a constant prediction have none.
+    """
     shares = {name: x for name, x in outcomes.items() if isinstance(x, Mean) and x.is_share and x.n}
     ends = {name: wilson_interval(round(x.values.sum()), x.n) for name, x in shares.items()}
     remaining = {name: x for name, x in outcomes.items() if name not in shares and x.n > 1}
@@ -134,7 +114,7 @@ def intervals(outcomes: Outcomes) -> dict[str, Interval]:
         if np.isfinite(values).all():
             n = remaining[name].n
             ends[name] = widen_at_ends(name, percentile_interval(values, n), n)
-    return {name: ends[name] for name in outcomes if name in ends}
+    return {name: ends[name] for name in outcomes if name in ends and any(ends[name])}
 
 
 def widen_at_ends(name: str, interval: Interval, n: int) -> Interval:

@@ -4,6 +4,8 @@ import numpy as np
 
 from harken.data.batch import Array
 
+from .weighted import TINY
+
 
 def accuracy(targets: Array, predictions: Array) -> float:
     """Fraction of correct rows; with several labels per row all of them must be correct."""
@@ -53,7 +55,11 @@ def matthews(targets: Array, predictions: Array, n_labels: int) -> float:
     """Matthews correlation coefficient for any number of labels; 0 if one side is constant."""
     a, b = one_hot(targets, n_labels).astype(float), one_hot(predictions, n_labels).astype(float)
     ab, aa, bb = (((x - x.mean(0)) * (y - y.mean(0))).sum() for x, y in ((a, b), (a, a), (b, b)))
-    return float(ab / np.sqrt(aa * bb)) if aa * bb > 0 else 0.0
+    return _without_rounding_error(ab / np.sqrt(aa * bb)) if aa * bb > 0 else 0.0
+
+
+def _without_rounding_error(value: float) -> float:
+    return 0.0 if abs(value) < TINY else float(value)
 
 
 def auc(targets: Array, scores: Array) -> float:
@@ -70,7 +76,7 @@ def pearson(targets: Array, predictions: Array) -> float:
     """Pearson correlation; 0 if one side is constant."""
     a, b = targets - targets.mean(), predictions - predictions.mean()
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum() / scale) if scale > 0 else 0.0
+    return _without_rounding_error((a * b).sum() / scale) if scale > 0 else 0.0
 
 
 def spearman(targets: Array, predictions: Array) -> float:

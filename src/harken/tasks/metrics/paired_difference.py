@@ -13,10 +13,11 @@ import numpy as np
 from harken.data.batch import Array
 
 from . import intervals
-from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, mid_p_interval, percentile_interval, student_t
-from .weighted import LOWER_IS_BETTER, Mean, Outcomes, WeightedMetric
+from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, percentile_interval, student_t
+from .weighted import LOWER_IS_BETTER, Mean, OfGroups, Outcomes, WeightedMetric
 
 SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
+MIN_GROUPS = 8  # with fewer groups of dependent examples there is no difference
 SMALLEST_OF = {"bleu": 1.0, "chrf": 1.0}
 
 
@@ -57,9 +58,7 @@ class Difference(NamedTuple):
         half = (self.high - self.low) / 2
         if size == abs(self.value):
             half = self.value - self.low if self.value > 0 else self.high - self.value
-        count = n * (half / size) ** 2
-        unit = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
-        return math.ceil(count / unit) * unit, size
+        return _rounded_up(n * (half / size) ** 2), size
 
     def facts(self, n: int, metric: str) -> dict[str, float]:
         """The difference as JSON, with the needed number of examples for a difference of a `size`."""
@@ -67,17 +66,71 @@ class Difference(NamedTuple):
         return {**self._asdict(), "needed": count, "size": size}
 
 
+class ShareDifference(Difference):
+    """A difference of two shares of the same n examples, with Tango's score interval (1998).
+
+    At 0 it is McNemar's score test: 0 is excluded if (wins - losses)^2 / (wins + losses) is above the squared quantile.
+    """
+
+    counts: tuple[int, int, int]  # examples on which only the first system is right, only the second one; all examples
+    quantiles: tuple[float, float]  # of the lower and of the upper end
+
+    @classmethod
+    def of(cls, wins: int, losses: int, n: int, *, better: int = 1, worse: int = 1) -> "ShareDifference":
+        """The difference of these counts; `better` and `worse` as in `adjusted`."""
+        down, up = (intervals.normal_quantile(1 - (1 - CONFIDENCE) / 2 / k) for k in (better, worse))
+        difference = cls((wins - losses) / n, -score_bound(losses, wins, n, down), score_bound(wins, losses, n, up))
+        difference.counts, difference.quantiles = (wins, losses, n), (down, up)
+        return difference
+
+    def adjusted(self, better: int = 1, worse: int = 1) -> "ShareDifference":
+        return ShareDifference.of(*self.counts, better=better, worse=worse)
+
+    def needed(self, n: int, metric: str) -> tuple[int, float]:
+        """With how many examples McNemar's score test would see the difference, or the smallest one that matters."""
+        wins, losses, n_examples = self.counts
+        size = max(abs(self.value), SMALLEST_OF.get(metric, SMALLEST))
+        quantile, different = self.quantiles[wins < losses], max((wins + losses) / n_examples, size)
+        return _rounded_up(n / n_examples * quantile**2 * different / size**2), size
+
+
+def _rounded_up(count: float) -> int:
+    """The number rounded up to two digits."""
+    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
+    return math.ceil(count / unit) * unit
+
+
+def score_bound(wins: int, losses: int, n: int, quantile: float) -> float:
+    """The upper end of Tango's interval: the largest difference of shares that the score test does not reject.
+
+    For a difference d, the maximum likelihood estimate of the share of losses is the larger root of a quadratic
+    equation. The score decreases with d, so bisection solves for the difference with the score -quantile.
+    """
+
+    def score(d: float) -> float:
+        b = (2 * n - wins + losses) * d - wins - losses
+        share = (math.sqrt(max(0.0, b**2 + 8 * n * losses * d * (1 - d))) - b) / (4 * n)
+        deviation = math.sqrt(max(0.0, n * (2 * share + d * (1 - d))))
+        return (wins - losses - n * d) / deviation if deviation else -math.inf
+
+    low, high = (wins - losses) / n, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if score(middle) > -quantile else (low, middle)
+    return high
+
+
 def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict[str, dict[str, Difference]]:
     """How much better each metric of the first system is than that of each other one: other system -> metric.
 
-    Systems with the same examples are resampled together, so what is hard for both cancels. Shares have the interval of
-    McNemar's mid-P test, other metrics the expanded percentile interval of the bootstrap.
+    Systems with the same examples are resampled together, so what is hard for both cancels. Shares have Tango's score
+    interval, other metrics the expanded percentile interval of the bootstrap. Fewer than MIN_GROUPS groups have none.
     """
     pairs = {
         (other, name): (first[name], x) for other, row in opponents.items() for name, x in row.items() if name in first
     }
     differences = {(o, name): _difference_of_shares(a, b) for (o, name), (a, b) in pairs.items() if _are_shares(a, b)}
-    rest = {key: pair for key, pair in pairs.items() if key not in differences and min(pair[0].n, pair[1].n) > 1}
+    rest = {key: pair for key, pair in pairs.items() if key not in differences and all(map(_are_enough, pair))}
     own: dict[tuple[str | None, str], WeightedMetric] = {(None, name): first[name] for _, name in rest}
     draws = bootstrap(own | {key: b for key, (_, b) in rest.items()})
     for (other, name), (a, b) in rest.items():
@@ -98,21 +151,18 @@ def _value(metric: WeightedMetric) -> float:
     return float(metric(np.ones((1, metric.n)))[0])
 
 
+def _are_enough(metric: WeightedMetric) -> bool:
+    return metric.n >= (MIN_GROUPS if isinstance(metric, OfGroups) else 2)
+
+
 def _are_shares(a: WeightedMetric, b: WeightedMetric) -> bool:
     return isinstance(a, Mean) and isinstance(b, Mean) and a.n == b.n > 0 and a.is_share and b.is_share
 
 
 def _difference_of_shares(a: WeightedMetric, b: WeightedMetric) -> Difference:
-    """The interval of the share of wins among the examples that differ, times their number."""
     assert isinstance(a, Mean)
     assert isinstance(b, Mean)
-    wins, losses = int((a.values > b.values).sum()), int((a.values < b.values).sum())
-    n_different = wins + losses
-    if not n_different:
-        bound = intervals.wilson_interval(0, a.n)[1]
-        return Difference(0.0, -bound, bound)
-    low, high = ((2 * share - 1) * n_different / a.n for share in mid_p_interval(wins, n_different))
-    return Difference((wins - losses) / a.n, low, high)
+    return ShareDifference.of(int((a.values > b.values).sum()), int((a.values < b.values).sum()), a.n)
 
 
 def _bootstrap_difference(name: str, value: float, draws: Array, n: int) -> Difference | None:

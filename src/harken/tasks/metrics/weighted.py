@@ -4,7 +4,7 @@ A resample of N examples is a row of N weights: how often each example was drawn
 weights of one give the metric of the split. Most metrics need sums over the examples only (`OfSums`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 
 from harken.data.batch import Array
 
+CHUNK = 2_000_000  # weights of examples computed at once from weights of groups: bounds the memory
 MAX_EXPONENT = 700.0  # exp of more overflows
 MAX_ORDER = 4  # n-grams of BLEU
 CHRF_BETA = 2
-TINY = 1e-12  # smaller variances are rounding errors
+TINY = 1e-12  # smaller variances and correlations are rounding errors
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_character", "mse"})
 
 
@@ -78,6 +79,38 @@ class OfWeights:
 
     def __call__(self, weights: Array) -> Array:
         return self.metric(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class OfGroups:
+    """A metric as a function of the weights of groups of examples, which a bootstrap draws as a whole."""
+
+    metric: WeightedMetric
+    group_index: Array  # N: the group of each example
+
+    @property
+    def n(self) -> int:
+        return int(self.group_index.max(initial=-1)) + 1
+
+    def __call__(self, weights: Array) -> Array:  # R G
+        rows = max(1, CHUNK // max(1, self.metric.n))
+        chunks = (weights[start : start + rows] for start in range(0, len(weights), rows))
+        return np.concatenate([self.metric(chunk[:, self.group_index]) for chunk in chunks])
+
+
+def index_groups(groups: Sequence[str]) -> Array | None:
+    """The index of the group of each example; None if none has a group. One without a group is its own group."""
+    if not any(groups):
+        return None
+    known: dict[str | int, int] = {}
+    return np.array([known.setdefault(group or n, len(known)) for n, group in enumerate(groups)])
+
+
+def by_group(outcomes: Outcomes, group_index: Array | None) -> Outcomes:
+    """The metrics as functions of the weights of the groups, because the examples of a group are not independent."""
+    if group_index is None or len(set(group_index.tolist())) == len(group_index):
+        return outcomes
+    return {name: OfGroups(metric, group_index) for name, metric in outcomes.items()}
 
 
 def mean(values: ArrayLike) -> Mean:
@@ -211,7 +244,8 @@ def _correlation(covariance: Array, variance: Array, other: Array) -> Array:
     """Covariance over both standard deviations; 0 if one side is constant."""
     product = variance * other
     defined = product > TINY * np.maximum(1.0, product.max(initial=0.0))
-    return np.where(defined, covariance / np.sqrt(np.where(defined, product, 1.0)), 0.0)
+    values = np.where(defined, covariance / np.sqrt(np.where(defined, product, 1.0)), 0.0)
+    return np.where(np.abs(values) < TINY, 0.0, values)
 
 
 # --- generated texts --------------------------------------------------------------------------------------------------
