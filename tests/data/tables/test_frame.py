@@ -58,8 +58,19 @@ def test_equal_frames_share_a_file_and_others_do_not():
 
 def test_missing_values_are_empty_and_every_other_value_is_as_written():
     day = datetime.date(2024, 2, 29)
-    values = [None, math.nan, np.float64("nan"), np.datetime64("NaT"), "nan", True, np.int64(7), day, ["a", "b"]]
-    expected = ["", "", "", "", "nan", "True", "7", "2024-02-29", "a\nb"]
+    values = [
+        None,
+        math.nan,
+        np.float64("nan"),
+        np.datetime64("NaT"),
+        "nan",
+        True,
+        np.int64(7),
+        day,
+        ["a", "b"],
+        "a\x1eb",
+    ]
+    expected = ["", "", "", "", "nan", "True", "7", "2024-02-29", "a\x1eb", "a b"]
     assert column_cells(StandInFrame(x=values), "x") == expected
 
 

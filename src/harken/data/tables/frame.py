@@ -12,7 +12,7 @@ from harken.errors import BadInput
 from harken.files import write_atomic
 from harken.suggestions import did_you_mean
 
-from .read import MAX_QUOTED_LINES
+from .read import MAX_QUOTED_LINES, list_cell
 
 MISSING = ("nan", "NaT", "<NA>")  # how the missing values of numpy and pandas are written
 Table = dict[str, list[str]]  # the cells of each column, by its name
@@ -46,11 +46,11 @@ def column_cells(frame: Frame, name: str) -> list[str]:
 
 
 def _cell(value: object, column: str, row: int) -> str:
-    """A text, a number as written, or the texts of a list as lines."""
+    """A text, a number as written, or the texts of a list with LIST_SEPARATOR between them."""
     if isinstance(value, str):
-        return str(value)
+        return list_cell([value])
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
+        return list_cell(value)
     if isinstance(value, bytes | list | tuple | dict | set):
         accepted = "texts, numbers, dates and lists of texts are accepted; convert the column to text"
         raise BadInput(f"column {column!r}, row {row}: {type(value).__name__} {value!r:.40}; {accepted}")
