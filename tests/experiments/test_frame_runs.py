@@ -131,3 +131,15 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
 def test_a_language_model_predicts_no_rows(char):
     with pytest.raises(BadInput, match=r"was not trained on columns of a table; use run.generate for one column of it"):
         char.predict(StandInFrame(text=["a"]))
+
+
+@pytest.mark.parametrize("labels", [[3, 7], [True, False], [1.0, 2.0], ["3", "7"]])
+def test_predicted_labels_have_the_type_of_the_target(tmp_path, monkeypatch, labels):
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    frame = StandInFrame(review=reviews(80)["review"], target=[labels[n % 2] for n in range(80)])
+    settings = {**LABELS, "train.steps": 1, "data.text": "review"}
+    run = harken.train(frame, target="target", out=tmp_path / "run", settings=settings)
+    answers = run.predict(StandInFrame(review=["a good film", ""]))
+    assert answers[0] in labels and type(answers[0]) is type(labels[0])
+    assert answers[1] is None
+    assert run.predict(StandInFrame(review=["a good film"]), min_probability=1.0) == ["unknown"]

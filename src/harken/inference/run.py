@@ -36,7 +36,7 @@ from .answers.caption import Caption, caption_images
 from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
-from .answers.rows import Prediction, RowOptions, best_label, predict_rows
+from .answers.rows import Prediction, RowOptions, best_label, predict_rows, typed_prediction
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
 from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
@@ -245,7 +245,8 @@ class Run(LoadedModel):
         """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
 
         The text is in the column that the run was trained on; a row without a text gets None, one with several labels a
-        list. Options as in classify. New columns and labels are named in a warning.
+        list. Labels that were integers, booleans or floats in the DataFrame of the training have that type again; texts
+        are without white space around them. Options as in classify. New columns and labels are named in a warning.
 
         >>> run.predict(frame)
         ['...', '...']
@@ -255,7 +256,7 @@ class Run(LoadedModel):
             if self.verb == "translate":
                 return cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen))
             labels = cast(list[Labels], self.classify(texts, listen=listen, **options))
-            return [best_label(self, scores) for scores in labels]
+            return [typed_prediction(self, best_label(self, scores)) for scores in labels]
 
         return predict_rows(self, frame, answer, listen, **options)
 

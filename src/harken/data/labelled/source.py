@@ -25,6 +25,7 @@ from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
 from harken.data.split import Column
 from harken.data.tables.columns import ColumnRequest, iter_columns
+from harken.data.tables.frame import frame_column_type
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import LIST_SEPARATOR, SkippedRows, check_skipped
 from harken.data.targets import (
@@ -162,8 +163,10 @@ class LabelledTextData(ExampleData):
     """Loaded texts by split."""
 
     def _facts(self) -> dict[str, object]:
-        first = self.settings.first_file
-        return {**super()._facts(), "columns": [] if first.is_dir() else header_names(first, self.settings.encoding)}
+        first, label = self.settings.first_file, self.settings.label
+        columns = [] if first.is_dir() else header_names(first, self.settings.encoding)
+        kind = frame_column_type(first, label) if isinstance(label, str) else ""
+        return {**super()._facts(), "columns": columns, **({"label_type": kind} if kind else {})}
 
 
 class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts]):

@@ -3,9 +3,13 @@
 import csv
 import hashlib
 import io
+import json
 from collections.abc import Iterable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from harken.data.cache import cache_folder
 from harken.errors import BadInput
@@ -14,8 +18,11 @@ from harken.suggestions import did_you_mean
 
 from .read import MAX_QUOTED_LINES, list_cell
 
+TYPES_FILE = "types.json"  # the types of the columns, next to a saved DataFrame
 MISSING = ("nan", "NaT", "<NA>")  # how the missing values of numpy and pandas are written
 Table = dict[str, list[str]]  # the cells of each column, by its name
+Value = bool | int | float
+TYPES: dict[str, type[Value]] = {"bool": bool, "int": int, "float": float}  # of a column, by name
 
 
 @runtime_checkable
@@ -57,10 +64,39 @@ def _cell(value: object, column: str, row: int) -> str:
     return "" if value is None or str(value) in MISSING else str(value)
 
 
+def _column_type(frame: Frame, name: str) -> str:
+    """The name in TYPES of the type that all values of a column have; empty for texts and mixed types."""
+    by_name = {str(column): column for column in frame.columns}
+    values = [v for v in frame[by_name[name]] if v is not None and str(v) not in MISSING]  # type: ignore[index]
+    is_bool = [isinstance(value, bool | np.bool_) for value in values]
+    if not values or any(is_bool):
+        return "bool" if values and all(is_bool) else ""
+    kinds = {"int": Integral, "float": Real}
+    return next((kind for kind, numbers in kinds.items() if all(isinstance(v, numbers) for v in values)), "")
+
+
+def frame_column_type(path: Path, name: str) -> str:
+    """The name in TYPES of the type of a column of a saved DataFrame; empty for texts and other files."""
+    if path.name != "table.csv" or not (types := path.with_name(TYPES_FILE)).is_file():
+        return ""
+    return str(json.loads(types.read_bytes()).get(name, ""))
+
+
+def typed_value(text: str, kind: str) -> Value | str:
+    """A cell of a column of this type; the text if it is none, such as `unknown`."""
+    if kind == "bool":
+        return {"True": True, "False": False}.get(text, text)
+    try:
+        return TYPES[kind](text) if kind else text
+    except ValueError:
+        return text
+
+
 def save_frame(frame: Frame) -> Path:
     """Save a DataFrame as CSV in the cache, by its content, so that a run on it can be repeated and resumed."""
     names = column_names(frame)
     table: Table = {name: column_cells(frame, name) for name in names}
+    types = {name: kind for name in names if (kind := _column_type(frame, name))}
     counts = {len(cells) for cells in table.values()}
     if not any(counts):
         raise BadInput(f"{type(frame).__name__}: has {len(names)} columns and no rows; give a table with rows")
@@ -71,7 +107,10 @@ def save_frame(frame: Frame) -> Path:
     writer.writerow(names)
     writer.writerows(map(_join_lines, row) for row in zip(*table.values(), strict=True))
     content = text.getvalue().encode("utf-8", "replace")
-    path = cache_folder("tables", hashlib.sha256(content).hexdigest()[:16]) / "table.csv"
+    types_json = json.dumps(types, ensure_ascii=False)
+    digest = hashlib.sha256(content + types_json.encode("utf-8", "replace")).hexdigest()
+    path = cache_folder("tables", digest[:16]) / "table.csv"
+    write_atomic(path.with_name(TYPES_FILE), types_json.encode("utf-8", "replace"))
     write_atomic(path, content)
     return path
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 from harken.data.labelled.source import TextLabelProcessor
-from harken.data.tables.frame import Frame, column_cells, column_names
+from harken.data.tables.frame import Frame, column_cells, column_names, typed_value
 from harken.errors import BadInput
 from harken.events import Listener
 from harken.inference.loaded_model import LoadedModel
@@ -85,3 +85,9 @@ def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
     if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
         return [score["label"] for score in labels if score["predicted"]]
     return labels[0]["label"]
+
+
+def typed_prediction(run: LoadedModel, prediction: Prediction) -> Prediction:
+    """The prediction as the type of the label column, if the run was trained on a DataFrame of such labels."""
+    kind = run.facts.get("data", {}).get("label_type", "")
+    return typed_value(prediction, kind) if isinstance(prediction, str) else prediction
