@@ -78,6 +78,14 @@ def test_predictions_below_the_minimum_probability_are_unknown(trained):
     assert (first, others) == ({"label": "unknown", "probability": labels[0]["probability"]}, labels)
 
 
+def test_an_empty_or_missing_text_is_no_input_of_classify(trained):
+    with pytest.raises(BadInput, match="^the text is empty; give a text with words$"):
+        trained.classify("")
+    for texts, problem in ((["a good film", " "], "item 1: the text is empty"), ([None, "a"], "item 0: the text is m")):
+        with pytest.raises(BadInput, match=f"^{problem}"):
+            trained.classify(texts)
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_pandas_and_polars_frames_are_accepted(trained, library):
     frame = pytest.importorskip(library).DataFrame(reviews(20))
@@ -140,6 +148,7 @@ def test_predicted_labels_have_the_type_of_the_target(tmp_path, monkeypatch, lab
     settings = {**LABELS, "train.steps": 1, "data.text": "review"}
     run = harken.train(frame, target="target", out=tmp_path / "run", settings=settings)
     answers = run.predict(StandInFrame(review=["a good film", ""]))
-    assert answers[0] in labels and type(answers[0]) is type(labels[0])
+    assert answers[0] in labels
+    assert type(answers[0]) is type(labels[0])
     assert answers[1] is None
     assert run.predict(StandInFrame(review=["a good film"]), min_probability=1.0) == ["unknown"]

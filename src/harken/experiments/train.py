@@ -1,5 +1,6 @@
 """harken.train: resolve a recipe, train, evaluate with baselines, audit and report."""
 
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -34,7 +35,7 @@ from harken.training.stacked_seeds import StackedTrainer
 from . import seeds, transfer
 from .audit.audit import audit
 from .choose import choose, data_sources, run_name, target_settings
-from .folders import claim_run_folder, clear_run, folder_to_write, is_data, run_to_resume
+from .folders import claim_run_folder, clear_run, folder_to_write, is_cross_validation, is_data, run_to_resume
 from .report.page import report_page
 from .report.sections import report_sections
 
@@ -99,6 +100,9 @@ def _start(
     """Resume a run, or resolve the recipe, prepare the training and claim a folder."""
     if name == "-" and ranks.world_size > 1:
         raise BadInput(f"stdin: {ranks.world_size} processes cannot all read it; save the text and pass the file")
+    if resume and is_cross_validation(name):
+        command = f"harken train {shlex.quote(str(name))} --resume"
+        raise BadInput(f"{name}: is a cross-validation, not a run; resume it with: {command}")
     explicit, wanted = bool(out), Path(out) if out else Path("runs") / run_name(name, overrides)
     if resume and (unfinished := run_to_resume(name, wanted, explicit=explicit)) is not None:
         if str(unfinished) not in (name, str(wanted)):
