@@ -79,7 +79,7 @@ def test_predictions_below_the_minimum_probability_are_unknown(trained):
 
 
 def test_an_empty_or_missing_text_is_no_input_of_classify(trained):
-    with pytest.raises(BadInput, match="^the text is empty; give a text with words$"):
+    with pytest.raises(BadInput, match=r"^the text is empty; give a text with words$"):
         trained.classify("")
     for texts, problem in ((["a good film", " "], "item 1: the text is empty"), ([None, "a"], "item 0: the text is m")):
         with pytest.raises(BadInput, match=f"^{problem}"):

@@ -30,7 +30,7 @@ from harken.events import Listener, silent
 from harken.experiments.folders import is_available, next_available
 from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
-from harken.inference.answers import OverflowMode
+from harken.inference.answers import OverflowMode, check_texts
 from harken.inference.run import Run, load
 from harken.suggestions import reject_unknown_options, similar_path
 
@@ -229,6 +229,7 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
     if isinstance(texts, str | Path):
         names, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
     else:
+        check_texts(texts)
         names, origin = list(texts), f"{len(texts):,} texts by {run.path}"
     return Points(embed_texts(run, names, options, listen), names, origin)
 
@@ -254,7 +255,10 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
     text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
     if isinstance(text_column, str | int):
         skipped = SkippedRows("no text")
-        texts = [cells[0] for _, cells in iter_columns(path, [("--column", text_column)], skipped)]
+        rows = list(iter_columns(path, [("--column", text_column)], skipped))
+        texts = [cells[0] for _, cells in rows if cells[0].strip()]
+        for line in (line for line, cells in rows if not cells[0].strip()):
+            skipped(path, line, "the text is empty")
         if skipped.count:
             listen("notice", text=str(skipped))
     else:
