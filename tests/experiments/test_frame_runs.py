@@ -1,5 +1,6 @@
 """Training on a DataFrame and prediction for the rows of another one."""
 
+import numpy as np
 import pytest
 
 import harken
@@ -152,3 +153,48 @@ def test_predicted_labels_have_the_type_of_the_target(tmp_path, monkeypatch, lab
     assert type(answers[0]) is type(labels[0])
     assert answers[1] is None
     assert run.predict(StandInFrame(review=["a good film"]), min_probability=1.0) == ["unknown"]
+
+
+@pytest.mark.parametrize("data", [[1, 2], np.zeros((3, 2)), {"text": ["a", "b"], "label": [0, 1]}])
+def test_data_that_is_no_frame_is_refused_in_one_line(data):
+    name = type(data).__name__
+    message = rf"^{name}: a path, a recipe, a DataFrame or a networkx graph is accepted; pandas"
+    with pytest.raises(BadInput, match=message):
+        harken.train(data)
+
+
+def test_a_lazy_frame_is_refused_with_the_call_that_collects_it():
+    lazy = pytest.importorskip("polars").LazyFrame({"text": ["a"], "label": ["b"]})
+    with pytest.raises(BadInput, match=r"^LazyFrame: has no rows yet; give a DataFrame: df\.collect\(\)$"):
+        harken.train(lazy, target="label")
+
+
+def test_options_of_predict_are_checked(trained):
+    frame = StandInFrame(review=["a good film"])
+    with pytest.raises(BadInput, match=r"^min_probability=None: must be between 0 and 1$"):
+        trained.predict(frame, min_probability=None)
+    with pytest.raises(BadInput, match=r"^foo is not an option; accepted: min_probability, overflow\.$"):
+        trained.predict(frame, foo=3)
+    with pytest.raises(BadInput, match=r"^text=array\('good'.*\): must be a string or a list of strings$"):
+        trained.classify(np.array("good"))
+
+
+@pytest.mark.parametrize("function", [harken.load, harken.audit, harken.compare])
+def test_a_missing_path_is_refused(function):
+    with pytest.raises(BadInput, match=r"^(path|what)=None: must be a path, as a string or a pathlib\.Path$"):
+        function(None)
+
+
+def test_texts_without_a_run_are_not_clustered(trained):
+    for texts in (["a film", "a book"], pytest.importorskip("pandas").DataFrame({"review": ["a", "b"]})):
+        with pytest.raises(BadInput, match=r"an array of numbers is expected; to cluster texts, give a run"):
+            harken.cluster(texts)
+    with pytest.raises(BadInput, match=r"^StandInFrame: give one column of it"):
+        harken.cluster(trained, StandInFrame(review=["a", "b"]))
+
+
+def test_a_frame_can_be_compared(tmp_path):
+    frame = StandInFrame(**reviews(40))
+    settings = {**SMALL, "train.steps": 1, "data.text": "review", "data.label": "opinion", "data.vocab_size": 200}
+    comparison = harken.compare(frame, {"train.lr": [0.02]}, settings=settings, seeds=1, out=tmp_path / "c")
+    assert [row["settings"] for row in comparison.rows] == [{"train.lr": 0.02}]

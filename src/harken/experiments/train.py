@@ -2,11 +2,11 @@
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import torch
 
@@ -14,7 +14,7 @@ from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
 from harken.data.source import Dataset, Processor
-from harken.data.tables.frame import Frame, column_names, save_frame
+from harken.data.tables.frame import Frame, column_names, refuse_lazy, save_frame
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, NoticeRecorder, report_overflow, silent
 from harken.files import write_atomic
@@ -44,6 +44,7 @@ SINGLE_PROCESS = Ranks()
 Prepared = tuple[Any, Trainer]  # a dataset, and the trainer with model and task
 
 
+@runtime_checkable
 class NetworkXGraph(Protocol):
     """A networkx graph."""
 
@@ -75,12 +76,17 @@ def train(
     """
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: expected a dictionary, such as {{"model.layers": 6}}')
+    refuse_lazy(what)
     if isinstance(what, Frame):
+        target = target if target is None else str(target)  # a name of pandas may be a number
         if target is not None and target not in (names := column_names(what)):
             hint = did_you_mean(target, names)
             raise BadInput(f"target={target!r}: no such column; the columns are {', '.join(names)}.{hint}")
         what = save_frame(what)
     elif what is not None and not isinstance(what, str | Path):
+        if not isinstance(what, NetworkXGraph):
+            fix = "; pandas.DataFrame(...) makes a DataFrame of it" if isinstance(what, Mapping | Iterable) else ""
+            raise BadInput(f"{type(what).__name__}: a path, a recipe, a DataFrame or a networkx graph is accepted{fix}")
         settings = ({"data.directed": True} if what.is_directed() else {}) | dict(settings or {})
         what = save_networkx(what)
     if resume and force:

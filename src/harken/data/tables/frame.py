@@ -34,6 +34,12 @@ class Frame(Protocol):
     def __getitem__(self, name: str, /) -> Iterable[object]: ...
 
 
+def refuse_lazy(frame: object) -> None:
+    """Refuse a LazyFrame of polars, before anything resolves its columns."""
+    if type(frame).__name__ == "LazyFrame":
+        raise BadInput("LazyFrame: has no rows yet; give a DataFrame: df.collect()")
+
+
 def column_names(frame: Frame) -> list[str]:
     """The names of the columns; raises if two are equal."""
     names = [str(name) for name in frame.columns]

@@ -132,7 +132,8 @@ def to_list(texts: Iterable[T], name: str = "text") -> list[T]:
     """The elements of a list, a tuple, an array or a column of a DataFrame, in order."""
     if isinstance(texts, Frame):
         raise BadInput(f"{type(texts).__name__}: give one column of it, such as df['text'], or use run.predict(df)")
-    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping | AbstractSet):
+    is_scalar = isinstance(texts, np.ndarray) and not texts.ndim
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping | AbstractSet) or is_scalar:
         raise BadInput(f"{name}={texts!r}: must be a string or a list of strings")
     return list(texts)
 
