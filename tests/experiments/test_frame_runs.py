@@ -198,3 +198,12 @@ def test_a_frame_can_be_compared(tmp_path):
     settings = {**SMALL, "train.steps": 1, "data.text": "review", "data.label": "opinion", "data.vocab_size": 200}
     comparison = harken.compare(frame, {"train.lr": [0.02]}, settings=settings, seeds=1, out=tmp_path / "c")
     assert [row["settings"] for row in comparison.rows] == [{"train.lr": 0.02}]
+
+
+@pytest.mark.parametrize(("text", "target"), [(" text", "label "), ('the "text"', "a,b\tc"), (0, 1)])
+def test_columns_of_any_name_are_trained_on(tmp_path, text, target):
+    rows = reviews(60)
+    frame = pytest.importorskip("pandas").DataFrame({text: rows["review"], target: rows["opinion"]})
+    run = harken.train(frame, target=target, out=tmp_path / "run", settings={**LABELS, "train.steps": 1})
+    assert sum(run.facts["data"]["texts"].values()) == 60
+    assert {*run.predict(frame)} <= {"pos", "neg"}

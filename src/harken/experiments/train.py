@@ -82,7 +82,8 @@ def train(
         if target is not None and target not in (names := column_names(what)):
             hint = did_you_mean(target, names)
             raise BadInput(f"target={target!r}: no such column; the columns are {', '.join(names)}.{hint}")
-        what = save_frame(what)
+        values = [v for value in (settings or {}).values() for v in (value if isinstance(value, list) else [value])]
+        what = save_frame(what, [target, *values], listen)
     elif what is not None and not isinstance(what, str | Path):
         if not isinstance(what, NetworkXGraph):
             fix = "; pandas.DataFrame(...) makes a DataFrame of it" if isinstance(what, Mapping | Iterable) else ""

@@ -1,8 +1,6 @@
-"""DataFrames of pandas and polars, without importing either: cells as texts, and a CSV file by content."""
+"""DataFrames of pandas and polars, without importing either: cells as texts, and a file by content."""
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -13,10 +11,12 @@ import numpy as np
 
 from harken.data.cache import cache_folder
 from harken.errors import BadInput
+from harken.events import Listener, silent
 from harken.files import write_atomic
 from harken.suggestions import did_you_mean
 
-from .read import MAX_QUOTED_LINES, list_cell
+from .read import list_cell
+from .text_file import FRAME_SUFFIX
 
 TYPES_FILE = "types.json"  # the types of the columns, next to a saved DataFrame
 MISSING = ("nan", "NaT", "<NA>")  # how the missing values of numpy and pandas are written
@@ -83,7 +83,7 @@ def _column_type(frame: Frame, name: str) -> str:
 
 def frame_column_type(path: Path, name: str) -> str:
     """The name in TYPES of the type of a column of a saved DataFrame; empty for texts and other files."""
-    if path.name != "table.csv" or not (types := path.with_name(TYPES_FILE)).is_file():
+    if path.suffix != FRAME_SUFFIX or not (types := path.with_name(TYPES_FILE)).is_file():
         return ""
     return str(json.loads(types.read_bytes()).get(name, ""))
 
@@ -98,29 +98,29 @@ def typed_value(text: str, kind: str) -> Value | str:
         return text
 
 
-def save_frame(frame: Frame) -> Path:
-    """Save a DataFrame as CSV in the cache, by its content, so that a run on it can be repeated and resumed."""
-    names = column_names(frame)
-    table: Table = {name: column_cells(frame, name) for name in names}
-    types = {name: kind for name in names if (kind := _column_type(frame, name))}
+def save_frame(frame: Frame, needed: Iterable[object] = (), listen: Listener = silent) -> Path:
+    """Save a DataFrame in the cache, by its content, so that a run on it can be repeated and resumed.
+
+    A column with values of another type, such as dictionaries, is left out with a notice, unless it is needed.
+    """
+    names, table = column_names(frame), Table()
+    for name in names:
+        try:
+            table[name] = column_cells(frame, name)
+        except BadInput as error:
+            if name in map(str, needed):
+                raise
+            listen("notice", text=f"{type(frame).__name__}: this column is not used: {error}")
     counts = {len(cells) for cells in table.values()}
     if not any(counts):
         raise BadInput(f"{type(frame).__name__}: has {len(names)} columns and no rows; give a table with rows")
     if len(counts) > 1:
         raise BadInput(f"{type(frame).__name__}: its columns have {sorted(counts)} rows; every column needs as many")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(map(_join_lines, row) for row in zip(*table.values(), strict=True))
-    content = text.getvalue().encode("utf-8", "replace")
-    types_json = json.dumps(types, ensure_ascii=False)
-    digest = hashlib.sha256(content + types_json.encode("utf-8", "replace")).hexdigest()
-    path = cache_folder("tables", digest[:16]) / "table.csv"
-    write_atomic(path.with_name(TYPES_FILE), types_json.encode("utf-8", "replace"))
+    types = {name: kind for name in table if (kind := _column_type(frame, name))}
+    rows = [[*table], *zip(*table.values(), strict=True)]
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
+    types_json = json.dumps(types, ensure_ascii=False).encode("utf-8", "replace")
+    path = cache_folder("tables", hashlib.sha256(content + types_json).hexdigest()[:16]) / f"table{FRAME_SUFFIX}"
+    write_atomic(path.with_name(TYPES_FILE), types_json)
     write_atomic(path, content)
     return path
-
-
-def _join_lines(cell: str) -> str:
-    """A cell that the table readers accept: a long text on one line, as the readers return it."""
-    return " ".join(cell.splitlines()) if cell.count("\n") >= MAX_QUOTED_LINES - 1 else cell
