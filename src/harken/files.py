@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import BadInput
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_path(name: str, path: object) -> None:
+    """Refuse an argument that is not a path, by its name."""
+    if not isinstance(path, str | Path):
+        raise BadInput(f"{name}={path!r:.80}: must be a path, as a string or a pathlib.Path")
 
 
 def sha256_of(path: Path) -> str:

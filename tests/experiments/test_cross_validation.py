@@ -14,6 +14,7 @@ from harken.cli.train import train as train_command
 from harken.errors import BadInput, BadSetting
 from harken.experiments import cross_validation
 from harken.experiments.cross_validation import _mean, cross_validate
+from harken.experiments.train import train
 from harken.inference.run import load
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.steps": 2, "train.eval_every": 2, "train.batch": 4}
@@ -125,6 +126,12 @@ def test_a_resumed_cross_validation_skips_finished_folds(finished, table, tmp_pa
     assert (folder / "fold-1" / "model.safetensors").stat().st_mtime_ns == before
     assert again.metrics == outcome.metrics
     assert (folder / "predictions.csv").read_bytes() == (outcome.folder / "predictions.csv").read_bytes()
+    command = CliRunner().invoke(train_command, [str(folder), "--resume", "--json"])
+    assert json.loads(command.stdout)["metrics"] == outcome.metrics
+    with pytest.raises(
+        BadInput, match=rf"is a cross-validation, not a run; resume it with: harken train {folder} --re"
+    ):
+        train(folder, resume=True)
     with pytest.raises(BadInput, match="was started with other n_folds"):
         cross_validate(table, 3, out=folder, settings=TINY, resume=True)
     with pytest.raises(BadInput, match="is not empty; resume it"):

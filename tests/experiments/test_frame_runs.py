@@ -1,5 +1,6 @@
 """Training on a DataFrame and prediction for the rows of another one."""
 
+import numpy as np
 import pytest
 
 import harken
@@ -78,6 +79,14 @@ def test_predictions_below_the_minimum_probability_are_unknown(trained):
     assert (first, others) == ({"label": "unknown", "probability": labels[0]["probability"]}, labels)
 
 
+def test_an_empty_or_missing_text_is_no_input_of_classify(trained):
+    with pytest.raises(BadInput, match=r"^the text is empty; give a text with words$"):
+        trained.classify("")
+    for texts, problem in ((["a good film", " "], "item 1: the text is empty"), ([None, "a"], "item 0: the text is m")):
+        with pytest.raises(BadInput, match=f"^{problem}"):
+            trained.classify(texts)
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_pandas_and_polars_frames_are_accepted(trained, library):
     frame = pytest.importorskip(library).DataFrame(reviews(20))
@@ -133,3 +142,70 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
 def test_a_language_model_predicts_no_rows(char):
     with pytest.raises(BadInput, match=r"was not trained on columns of a table; use run.generate for one column of it"):
         char.predict(StandInFrame(text=["a"]))
+
+
+@pytest.mark.parametrize("labels", [[3, 7], [True, False], [1.0, 2.0], ["3", "7"]])
+def test_predicted_labels_have_the_type_of_the_target(tmp_path, monkeypatch, labels):
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    frame = StandInFrame(review=reviews(80)["review"], target=[labels[n % 2] for n in range(80)])
+    settings = {**LABELS, "train.steps": 1, "data.text": "review"}
+    run = harken.train(frame, target="target", out=tmp_path / "run", settings=settings)
+    answers = run.predict(StandInFrame(review=["a good film", ""]))
+    assert answers[0] in labels
+    assert type(answers[0]) is type(labels[0])
+    assert answers[1] is None
+    assert run.predict(StandInFrame(review=["a good film"]), min_probability=1.0) == ["unknown"]
+
+
+@pytest.mark.parametrize("data", [[1, 2], np.zeros((3, 2)), {"text": ["a", "b"], "label": [0, 1]}])
+def test_data_that_is_no_frame_is_refused_in_one_line(data):
+    name = type(data).__name__
+    message = rf"^{name}: a path, a recipe, a DataFrame or a networkx graph is accepted; pandas"
+    with pytest.raises(BadInput, match=message):
+        harken.train(data)
+
+
+def test_a_lazy_frame_is_refused_with_the_call_that_collects_it():
+    lazy = pytest.importorskip("polars").LazyFrame({"text": ["a"], "label": ["b"]})
+    with pytest.raises(BadInput, match=r"^LazyFrame: has no rows yet; give a DataFrame: df\.collect\(\)$"):
+        harken.train(lazy, target="label")
+
+
+def test_options_of_predict_are_checked(trained):
+    frame = StandInFrame(review=["a good film"])
+    with pytest.raises(BadInput, match=r"^min_probability=None: must be between 0 and 1$"):
+        trained.predict(frame, min_probability=None)
+    with pytest.raises(BadInput, match=r"^foo is not an option; accepted: min_probability, overflow\.$"):
+        trained.predict(frame, foo=3)
+    with pytest.raises(BadInput, match=r"^text=array\('good'.*\): must be a string or a list of strings$"):
+        trained.classify(np.array("good"))
+
+
+@pytest.mark.parametrize("function", [harken.load, harken.audit, harken.compare])
+def test_a_missing_path_is_refused(function):
+    with pytest.raises(BadInput, match=r"^(path|what)=None: must be a path, as a string or a pathlib\.Path$"):
+        function(None)
+
+
+def test_texts_without_a_run_are_not_clustered(trained):
+    for texts in (["a film", "a book"], pytest.importorskip("pandas").DataFrame({"review": ["a", "b"]})):
+        with pytest.raises(BadInput, match=r"an array of numbers is expected; to cluster texts, give a run"):
+            harken.cluster(texts)
+    with pytest.raises(BadInput, match=r"^StandInFrame: give one column of it"):
+        harken.cluster(trained, StandInFrame(review=["a", "b"]))
+
+
+def test_a_frame_can_be_compared(tmp_path):
+    frame = StandInFrame(**reviews(40))
+    settings = {**SMALL, "train.steps": 1, "data.text": "review", "data.label": "opinion", "data.vocab_size": 200}
+    comparison = harken.compare(frame, {"train.lr": [0.02]}, settings=settings, seeds=1, out=tmp_path / "c")
+    assert [row["settings"] for row in comparison.rows] == [{"train.lr": 0.02}]
+
+
+@pytest.mark.parametrize(("text", "target"), [(" text", "label "), ('the "text"', "a,b\tc"), (0, 1)])
+def test_columns_of_any_name_are_trained_on(tmp_path, text, target):
+    rows = reviews(60)
+    frame = pytest.importorskip("pandas").DataFrame({text: rows["review"], target: rows["opinion"]})
+    run = harken.train(frame, target=target, out=tmp_path / "run", settings={**LABELS, "train.steps": 1})
+    assert sum(run.facts["data"]["texts"].values()) == 60
+    assert {*run.predict(frame)} <= {"pos", "neg"}

@@ -133,11 +133,27 @@ def test_a_text_of_any_length_is_scored_to_its_last_token(char, length):
     assert char.score("a" * length)["tokens"] == length - 1
 
 
-@pytest.mark.parametrize("text", ["", "a"])
-def test_a_text_with_nothing_to_predict_is_refused(char, text):
+def test_a_text_with_nothing_to_predict_is_refused(char):
     with pytest.raises(BadInput) as error:
-        char.score(text)
-    assert str(error.value) == f"{text!r}: too short to be scored; give a longer text"
+        char.score("a")
+    assert str(error.value) == "'a': too short to be scored; give a longer text"
+
+
+@pytest.mark.parametrize("verb", ["score", "embed"])
+def test_an_empty_or_missing_text_is_refused_with_its_index(char, verb):
+    fix = r"leave it out, or use run\.predict\(df\), which returns None for it$"
+    with pytest.raises(BadInput, match=r"^the text is empty; give a text with words$"):
+        getattr(char, verb)(" ")
+    with pytest.raises(BadInput, match=rf"^item 1: the text is empty; {fix}"):
+        getattr(char, verb)(["Tom had", ""])
+    with pytest.raises(BadInput, match=rf"^item 0: the text is missing \(nan\); {fix}"):
+        getattr(char, verb)([float("nan"), "Tom had"])
+
+
+def test_a_missing_prompt_is_refused_and_an_empty_one_is_a_prompt(char):
+    with pytest.raises(BadInput, match=r"^item 1: the prompt is missing \(None\); "):
+        char.generate(["Tom", None])
+    assert len(char.generate(["Tom", ""], max_new_tokens=2)) == 2
 
 
 # --- next -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from harken.data.source import Processor
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.files import write_atomic
+from harken.files import check_path, write_atomic
 from harken.inference.loaded_model import build_model
 from harken.inference.run import Run
 from harken.inference.run import load as load_run
@@ -91,6 +91,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     >>> import harken
     >>> run = harken.load(folder, device="cpu")
     """
+    check_path("path", path)
     folder = Path(path)
     if (folder / "config.json").is_file() and not (folder / "harken.json").exists():
         folder = cache_folder("imported") / f"{ModelFolder(folder).digest()[:32]}-{__version__}"

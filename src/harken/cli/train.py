@@ -41,7 +41,7 @@ def train(
 ) -> None:
     """Train a model on DATA (a file, a folder, - for stdin, a name that `harken data` lists) or with a RECIPE.
 
-    With --resume, continue an unfinished RUN.
+    With --resume, continue an unfinished RUN, or the folder of an unfinished cross-validation.
 
     With --folds, a small table is cross-validated: every row is in one of N test splits.
     """
@@ -55,7 +55,9 @@ def train(
             reject_options("with --show", "out", "resume", "force", "folds")
             budget = {} if minutes is None else {"train.minutes": minutes}
             return _print_recipe(what, overrides | budget, listener)
-        if folds is not None:
+        from harken.experiments.folders import is_cross_validation
+
+        if folds is not None or (existing["resume"] and is_cross_validation(what)):
             overrides |= {} if minutes is None else {"train.minutes": minutes}
             return _cross_validate(what, folds, out, overrides, existing, listener)
         from harken.experiments.train import FolderOptions
@@ -93,7 +95,7 @@ def _next_step(run: "Run") -> str:
 
 def _cross_validate(
     what: str,
-    folds: int,
+    folds: int | None,
     out: str | None,
     overrides: dict[str, object],
     existing: dict[str, bool],
@@ -105,8 +107,8 @@ def _cross_validate(
     if listen.to_stderr:
         predictions = outcome.predictions and str(outcome.predictions)
         paths = {"run": str(outcome.final.path), "predictions": predictions}
-        return print_json({**outcome.facts(), "n_folds": folds, **paths})
-    for line in fold_lines(outcome.metrics, outcome.baseline, folds):
+        return print_json({**outcome.facts(), "n_folds": outcome.n_folds, **paths})
+    for line in fold_lines(outcome.metrics, outcome.baseline, outcome.n_folds):
         click.echo(line)
     if outcome.verdict:
         click.echo(f"  verdict {outcome.verdict}")

@@ -29,7 +29,7 @@ from harken.recipe import Recipe
 from harken.tasks.metrics.intervals import BOUNDS, student_t
 
 from .choose import choose, run_name
-from .folders import is_available, next_available, numbered_folders
+from .folders import RESULTS, is_available, is_cross_validation, next_available, numbered_folders
 from .report.formatting import display_name, format_number
 from .report.verdict import (
     Facts,
@@ -42,7 +42,7 @@ from .report.verdict import (
 )
 from .train import train
 
-RESULTS, PREDICTIONS, FINAL = "folds.json", "predictions.csv", "final"
+PREDICTIONS, FINAL = "predictions.csv", "final"
 EQUAL = 1e-9  # smaller differences are rounding errors
 RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
 RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse"), (0.0, math.inf))
@@ -89,6 +89,10 @@ class CrossValidation:
         return f"{head}, {comparison} the best baseline {means[1]} ({name}): {describe_difference(ends, metric)}."
 
     @property
+    def n_folds(self) -> int:
+        return len(next(iter(self.metrics.values()))["folds"])
+
+    @property
     def predictions(self) -> Path | None:
         """The file with the out-of-fold prediction of every row; None if the data is not a table of texts."""
         path = self.folder / PREDICTIONS
@@ -113,7 +117,7 @@ class FoldPlan(NamedTuple):
 
 def cross_validate(
     what: str | Path,
-    n_folds: int,
+    n_folds: int | None,
     *,
     out: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
@@ -122,11 +126,14 @@ def cross_validate(
     listen: Listener = silent,
 ) -> CrossValidation:
     """Train a model for each fold and one on all data, which share the training time; write folds.json and the
-    out-of-fold predictions."""
+    out-of-fold predictions. With `resume`, `what` may be the folder of a cross-validation, with no n_folds."""
     if str(what) == "-":
         raise BadInput("stdin: is read once, and every fold needs the data; save it to a file")
-    plan = _plan(str(what), n_folds, dict(settings or {}), listen)
-    folder = _folder(plan, out, resume=resume, force=force)
+    if resume and is_cross_validation(what):
+        plan, out = _saved_plan(Path(what), n_folds, settings or {}), out or what
+    else:
+        plan = _plan(str(what), n_folds or 0, dict(settings or {}), listen)
+    folder, n_folds = _folder(plan, out, resume=resume, force=force), plan.n_folds
     folder.mkdir(parents=True, exist_ok=True)
     planned = plan.facts()
     write_atomic(folder / RESULTS, json.dumps(planned, ensure_ascii=False, indent=1))
@@ -152,6 +159,16 @@ def cross_validate(
     outcome = CrossValidation(folder, metrics, baselines, primary, final, _difference(runs, baselines, primary))
     write_atomic(folder / RESULTS, json.dumps(planned | outcome.facts(), ensure_ascii=False, indent=1))
     return outcome
+
+
+def _saved_plan(folder: Path, n_folds: int | None, settings: Mapping[str, object]) -> FoldPlan:
+    """The plan of an interrupted cross-validation, with these changes, which `_folder` refuses."""
+    saved: Any = run_folder.read_json(folder / RESULTS)
+    try:
+        return FoldPlan(str(saved["data"]), n_folds or int(saved["n_folds"]), {**saved["settings"], **settings})
+    except (LookupError, TypeError, ValueError):
+        problem = "does not name its data, n_folds and settings"
+        raise BadInput(f"{folder / RESULTS}: {problem}; start a new cross-validation") from None
 
 
 def _plan(what: str, n_folds: int, settings: dict[str, object], listen: Listener) -> FoldPlan:

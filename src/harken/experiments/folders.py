@@ -12,6 +12,13 @@ from harken import run_folder
 from harken.errors import BadInput
 from harken.training.tensorboard import FOLDER
 
+RESULTS = "folds.json"  # of a cross-validation
+
+
+def is_cross_validation(what: str | Path | None) -> bool:
+    """Whether this is the folder of a cross-validation, finished or not."""
+    return what is not None and (Path(what) / RESULTS).is_file()
+
 
 def numbered_folders(folder: Path) -> list[Path]:
     """The folder, and those of name-2, name-3 ... that exist."""

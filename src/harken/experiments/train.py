@@ -1,11 +1,12 @@
 """harken.train: resolve a recipe, train, evaluate with baselines, audit and report."""
 
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import torch
 
@@ -13,7 +14,7 @@ from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
 from harken.data.source import Dataset, Processor
-from harken.data.tables.frame import Frame, column_names, save_frame
+from harken.data.tables.frame import Frame, column_names, refuse_lazy, save_frame
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, NoticeRecorder, report_overflow, silent
 from harken.files import write_atomic
@@ -34,7 +35,7 @@ from harken.training.stacked_seeds import StackedTrainer
 from . import seeds, transfer
 from .audit.audit import audit
 from .choose import choose, data_sources, run_name, target_settings
-from .folders import claim_run_folder, clear_run, folder_to_write, is_data, run_to_resume
+from .folders import claim_run_folder, clear_run, folder_to_write, is_cross_validation, is_data, run_to_resume
 from .report.page import report_page
 from .report.sections import report_sections
 
@@ -43,6 +44,7 @@ SINGLE_PROCESS = Ranks()
 Prepared = tuple[Any, Trainer]  # a dataset, and the trainer with model and task
 
 
+@runtime_checkable
 class NetworkXGraph(Protocol):
     """A networkx graph."""
 
@@ -74,12 +76,18 @@ def train(
     """
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: expected a dictionary, such as {{"model.layers": 6}}')
+    refuse_lazy(what)
     if isinstance(what, Frame):
+        target = target if target is None else str(target)  # a name of pandas may be a number
         if target is not None and target not in (names := column_names(what)):
             hint = did_you_mean(target, names)
             raise BadInput(f"target={target!r}: no such column; the columns are {', '.join(names)}.{hint}")
-        what = save_frame(what)
+        values = [v for value in (settings or {}).values() for v in (value if isinstance(value, list) else [value])]
+        what = save_frame(what, [target, *values], listen)
     elif what is not None and not isinstance(what, str | Path):
+        if not isinstance(what, NetworkXGraph):
+            fix = "; pandas.DataFrame(...) makes a DataFrame of it" if isinstance(what, Mapping | Iterable) else ""
+            raise BadInput(f"{type(what).__name__}: a path, a recipe, a DataFrame or a networkx graph is accepted{fix}")
         settings = ({"data.directed": True} if what.is_directed() else {}) | dict(settings or {})
         what = save_networkx(what)
     if resume and force:
@@ -99,6 +107,9 @@ def _start(
     """Resume a run, or resolve the recipe, prepare the training and claim a folder."""
     if name == "-" and ranks.world_size > 1:
         raise BadInput(f"stdin: {ranks.world_size} processes cannot all read it; save the text and pass the file")
+    if resume and is_cross_validation(name):
+        command = f"harken train {shlex.quote(str(name))} --resume"
+        raise BadInput(f"{name}: is a cross-validation, not a run; resume it with: {command}")
     explicit, wanted = bool(out), Path(out) if out else Path("runs") / run_name(name, overrides)
     if resume and (unfinished := run_to_resume(name, wanted, explicit=explicit)) is not None:
         if str(unfinished) not in (name, str(wanted)):

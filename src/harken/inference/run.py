@@ -36,7 +36,7 @@ from .answers.caption import Caption, caption_images
 from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
-from .answers.rows import Prediction, RowOptions, best_label, predict_rows
+from .answers.rows import Prediction, RowOptions, best_label, predict_rows, typed_prediction
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
 from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
@@ -224,7 +224,7 @@ class Run(LoadedModel):
         A pair is two texts, or one string with a tab between. An image is a path or a uint8 array, a set an array of
         rows or a table of sets. A language model needs prompt="Review: {text} Sentiment:", labels=["good", "bad"].
         If no label of an input has `min_probability`, its first label is "unknown", with the probability of the best.
-        overflow="windows" reads a text that is too long in overlapping windows and averages their predictions.
+        overflow="windows" averages over overlapping windows of a text that is too long. An empty text is refused.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
@@ -244,8 +244,8 @@ class Run(LoadedModel):
     def predict(self, frame: Frame, *, listen: Listener = warn, **options: Unpack[RowOptions]) -> list[Prediction]:
         """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
 
-        The text is in the column that the run was trained on; a row without a text gets None, one with several labels a
-        list. Options as in classify. New columns and labels are named in a warning.
+        A row without a text in the column of the training gets None, one with several labels a list; labels have the
+        type of the trained column (int, bool, float, str). A warning names new columns. Options as in classify.
 
         >>> run.predict(frame)
         ['...', '...']
@@ -255,7 +255,7 @@ class Run(LoadedModel):
             if self.verb == "translate":
                 return cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen))
             labels = cast(list[Labels], self.classify(texts, listen=listen, **options))
-            return [best_label(self, scores) for scores in labels]
+            return [typed_prediction(self, best_label(self, scores)) for scores in labels]
 
         return predict_rows(self, frame, answer, listen, **options)
 

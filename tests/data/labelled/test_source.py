@@ -136,6 +136,19 @@ def test_json_lines_have_texts_and_lists_of_labels(tmp_path):
     assert [len(row.labels) for row in data.train.rows] == sums.astype(int).tolist()
 
 
+def test_a_line_break_in_a_label_does_not_make_several_labels(tmp_path):
+    names = ["a", "b\n", "two\nwords", "x\x1ey", "two words"]
+    rows = [{"text": sentence(n), "label": names[n % 5]} for n in range(60)]
+    data = load(write_table(tmp_path, map(json.dumps, rows), "my.jsonl"), text="text", label="label")
+    assert (data.processor.target_type, data.processor.labels) == ("label", ["a", "b", "two words", "x y"])
+
+
+def test_the_texts_of_a_list_of_labels_may_have_line_breaks(tmp_path):
+    rows = [{"text": sentence(n), "label": [["a\nb"], ["a\nb", "c"]][n % 2]} for n in range(60)]
+    data = load(write_table(tmp_path, map(json.dumps, rows), "my.jsonl"), text="text", label="label")
+    assert (data.processor.target_type, data.processor.labels) == ("multilabel", ["a b", "c"])
+
+
 def test_several_labels_are_in_one_column_each_or_in_one_cell(tmp_path):
     columns = [f"{sentence(n)},{n % 2},{int(n % 3 == 0)}" for n in range(60)]
     cells = [

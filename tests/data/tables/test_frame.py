@@ -1,12 +1,14 @@
-"""DataFrames as CSV files: every cell is the text that the csv module reads back."""
+"""DataFrames as files: every cell is the text that the readers read back."""
 
-import csv
 import datetime
+import json
 import math
 
 import numpy as np
 import pytest
 
+from harken.data.sets.columns import header_names
+from harken.data.tables.columns import iter_columns
 from harken.data.tables.frame import Frame, column_cells, save_frame
 from harken.errors import BadInput
 
@@ -41,8 +43,7 @@ TEXTS = ["plain", 'a "quoted" word, and a comma', "two\nlines", "", "ä€😀",
 def test_the_file_has_the_rows_of_the_frame(build):
     frame = build(text=TEXTS, label=["a", "b", "a", "b", "a", None], n=[1, 2, 3, 4, 5, 6], x=[0.5, -1.25, 2.0, 3, 4, 5])
     assert isinstance(frame, Frame)
-    with save_frame(frame).open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
+    head, *rows = map(json.loads, save_frame(frame).read_text("utf-8").split("\n")[:-1])
     assert head == ["text", "label", "n", "x"]
     assert [row[0] for row in rows] == TEXTS
     assert [row[1] for row in rows] == ["a", "b", "a", "b", "a", ""]
@@ -58,8 +59,19 @@ def test_equal_frames_share_a_file_and_others_do_not():
 
 def test_missing_values_are_empty_and_every_other_value_is_as_written():
     day = datetime.date(2024, 2, 29)
-    values = [None, math.nan, np.float64("nan"), np.datetime64("NaT"), "nan", True, np.int64(7), day, ["a", "b"]]
-    expected = ["", "", "", "", "nan", "True", "7", "2024-02-29", "a\nb"]
+    values = [
+        None,
+        math.nan,
+        np.float64("nan"),
+        np.datetime64("NaT"),
+        "nan",
+        True,
+        np.int64(7),
+        day,
+        ["a", "b"],
+        "a\x1eb",
+    ]
+    expected = ["", "", "", "", "nan", "True", "7", "2024-02-29", "a\x1eb", "a b"]
     assert column_cells(StandInFrame(x=values), "x") == expected
 
 
@@ -75,13 +87,33 @@ def test_pandas_missing_values_are_empty():
         (StandInFrame(text=[]), "StandInFrame: has 1 columns and no rows; give a table with rows"),
         (StandInFrame(), "StandInFrame: has 0 columns and no rows; give a table with rows"),
         (StandInFrame(a=["x"], b=["x", "y"]), "StandInFrame: its columns have [1, 2] rows; every column needs as many"),
-        (StandInFrame(a=["x", {"b": 1}]), "column 'a', row 1: dict {'b': 1}; texts, numbers, dates and lists"),
     ],
 )
 def test_a_frame_that_is_no_table_of_texts_and_numbers_is_refused(frame, message):
     with pytest.raises(BadInput) as error:
         save_frame(frame)
     assert str(error.value).startswith(message)
+
+
+NAMES = [" text", "label ", 'a "quoted" name', "tab\tand, comma", "1", "line\nbreak"]
+
+
+def test_names_and_cells_are_read_as_they_are():
+    cells = {name: [f"{text}{n}" for n, text in enumerate(TEXTS)] for name in NAMES}
+    path = save_frame(StandInFrame(**cells))
+    rows = list(iter_columns(path, [("data.text", name) for name in NAMES], pytest.fail))
+    assert [row for _, row in rows] == [list(row) for row in zip(*cells.values(), strict=True)]
+    assert header_names(path) == NAMES
+
+
+def test_a_column_of_other_values_is_left_out_unless_it_is_needed():
+    frame, notices = StandInFrame(text=["x", "y"], meta=["x", {"b": 1}]), []
+    path = save_frame(frame, listen=lambda event, **facts: notices.append(facts["text"]))
+    assert header_names(path) == ["text"]
+    problem = "column 'meta', row 1: dict {'b': 1}; texts, numbers, dates and lists"
+    assert [text.startswith(f"StandInFrame: this column is not used: {problem}") for text in notices] == [True]
+    with pytest.raises(BadInput, match=r"^column 'meta', row 1: dict"):
+        save_frame(frame, ["meta"])
 
 
 def test_two_columns_with_one_name_are_refused():

@@ -14,7 +14,7 @@ from harken.events import silent
 from harken.inference.answers import embed
 from harken.recipe import resolve
 
-TEXTS = ["Tom had a hat", "a", "", "The cat saw a big dog and ran", "Tom had a hat"]
+TEXTS = ["Tom had a hat", "a", "!", "The cat saw a big dog and ran", "Tom had a hat"]
 
 
 def states(run, text: str) -> torch.Tensor:

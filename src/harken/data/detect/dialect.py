@@ -9,7 +9,7 @@ from itertools import islice
 
 from harken.data.tables.numbers import is_missing
 from harken.data.tables.read import NumberedRows, input_error, parse_quoted
-from harken.data.tables.text_file import ROWS_SUFFIX, TABLE_SUFFIXES
+from harken.data.tables.text_file import FRAME_SUFFIX, ROWS_SUFFIX, TABLE_SUFFIXES
 from harken.errors import BadInput
 
 from .preview import (
@@ -62,12 +62,14 @@ def _count_leading(lines: list[str], is_counted: Callable[[str], bool]) -> int:
 
 
 def _sheet(text: TextPreview) -> TablePreview:
-    """The table of an Excel sheet, without the blank rows and the title rows (of one cell) before its header."""
+    """The table of a DataFrame or an Excel sheet, without blank rows and title rows (of one cell) before its header."""
     try:
         rows: list[list[str]] = list(islice(map(json.loads, text.lines), MAX_CELLS // 10))
     except ValueError:
         accepted, fix = "a row of at most 1 MiB is accepted", "shorten its texts"
         raise input_error(text.path, "a row of more than 1 MiB", accepted, fix) from None
+    if text.path.suffix == FRAME_SUFFIX:
+        return TablePreview(rows[0], [padded(row, len(rows[0])) for row in rows[1:]], "\t")
     if (blank := _count_leading(text.lines, lambda line: line == "[]")) == len(rows):
         raise input_error(text.path, f"{blank:,} blank rows before the data", "a header is needed", "delete them")
     titles = next((n for n, row in enumerate(rows) if sum(map(bool, row)) > 1), blank)

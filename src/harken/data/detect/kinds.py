@@ -14,7 +14,14 @@ from typing import Any
 from harken.data.labelled.folders import text_folders
 from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import input_error, parse_json
-from harken.data.tables.text_file import BINARY_TABLES, JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
+from harken.data.tables.text_file import (
+    BINARY_TABLES,
+    FRAME_SUFFIX,
+    JSON_SUFFIXES,
+    ROWS_SUFFIX,
+    TABLE_SUFFIXES,
+    json_layout,
+)
 from harken.errors import BadInput
 
 from . import dialect, preview
@@ -44,7 +51,7 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
     detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
     detection = next(filter(None, detections), None) or _detect_table(text)
-    is_text = path.suffix.lower() not in BINARY_TABLES
+    is_text = path.suffix.lower() not in (*BINARY_TABLES, FRAME_SUFFIX)
     return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
 
 
@@ -164,7 +171,8 @@ def _detect_table(text: TextPreview) -> Detection:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
     if table and text.suffix == ROWS_SUFFIX:
-        return detect_columns(text, table, f"an Excel sheet of {len(table.rows[0])} columns; ")
+        what = "a DataFrame" if text.path.suffix == FRAME_SUFFIX else "an Excel sheet"
+        return detect_columns(text, table, f"{what} of {len(table.rows[0])} columns; ")
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "

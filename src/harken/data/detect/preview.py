@@ -334,7 +334,7 @@ def column_stats(table: TablePreview) -> list[ColumnStats]:
     columns = []
     for index, column in enumerate(zip(*table.rows, strict=True)):
         title = table.header[index].strip() if table.header else ""
-        ref = title if title and table.header.count(table.header[index]) == 1 else index + 1
+        ref = table.header[index] if title and table.header.count(table.header[index]) == 1 else index + 1
         cells = [cell for cell in column if cell.strip()]
         sample = [cell.strip()[:200] for cell in cells[:1000]] or [""]
         present = [cell for cell in sample if not is_missing(cell)] or sample

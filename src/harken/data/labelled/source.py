@@ -4,6 +4,7 @@ Held-out splits are stratified by label and drawn by a hash of the text: no text
 moves few of the old ones.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,8 +25,9 @@ from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
 from harken.data.split import Column
 from harken.data.tables.columns import ColumnRequest, iter_columns
+from harken.data.tables.frame import frame_column_type
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
-from harken.data.tables.read import SkippedRows, check_skipped
+from harken.data.tables.read import LIST_SEPARATOR, SkippedRows, check_skipped
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
@@ -50,6 +52,7 @@ from .folders import TextFolders, read_folder, text_folders
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
 TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # with one column per label
+LINE_BREAKS = re.compile(r"[\r\n]+")
 
 
 class LabelledRow(NamedTuple):
@@ -160,8 +163,10 @@ class LabelledTextData(ExampleData):
     """Loaded texts by split."""
 
     def _facts(self) -> dict[str, object]:
-        first = self.settings.first_file
-        return {**super()._facts(), "columns": [] if first.is_dir() else header_names(first, self.settings.encoding)}
+        first, label = self.settings.first_file, self.settings.label
+        columns = [] if first.is_dir() else header_names(first, self.settings.encoding)
+        kind = frame_column_type(first, label) if isinstance(label, str) else ""
+        return {**super()._facts(), "columns": columns, **({"label_type": kind} if kind else {})}
 
 
 class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts]):
@@ -257,7 +262,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         n_inputs, names = len(texts) + len(labels), [str(c) for _, c in labels]
         for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
-            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) : n_inputs]], names)
+            row_labels = self._row_labels(
+                [LINE_BREAKS.sub(" ", cell).strip() for cell in cells[len(texts) : n_inputs]], names
+            )
             split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
                 skipped(path, line, "the text is empty")
@@ -281,10 +288,12 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             valid = all(cell.lower() in TRUE_VALUES + FALSE_VALUES for cell in cells)
             labels = tuple(n for n, cell in zip(names, cells, strict=True) if cell.lower() in TRUE_VALUES)
             return labels if valid else None
-        separator = self.separator or ("\n" if "\n" in cells[0] or self.target_type == "multilabel" else None)
-        if separator is None:
+        if LIST_SEPARATOR not in cells[0] and not self.separator and self.target_type != "multilabel":
             return (cells[0],) if cells[0] else None
-        return tuple(dict.fromkeys(label for part in cells[0].split(separator) if (label := part.strip())))
+        parts = (
+            part for text in cells[0].split(LIST_SEPARATOR) for part in text.split(self.separator or LIST_SEPARATOR)
+        )
+        return tuple(dict.fromkeys(label for part in parts if (label := part.strip())))
 
     # --- targets ------------------------------------------------------------------------------------------------------
 

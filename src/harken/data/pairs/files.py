@@ -12,7 +12,7 @@ from harken.data.detect.detection import Detection
 from harken.data.detect.kinds import detect_kind
 from harken.data.split import group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
-from harken.data.tables.read import OnSkip, SkippedRows, check_skipped
+from harken.data.tables.read import LIST_SEPARATOR, OnSkip, SkippedRows, check_skipped
 from harken.data.tables.text_file import iter_lines, text_file
 from harken.errors import BadInput
 from harken.events import silent
@@ -27,7 +27,7 @@ PairRow = tuple[int, str, str]  # line number, source, target
 
 def normalize_text(text: str) -> str:
     """A sentence in NFC on one line, without surrounding white space."""
-    return unicodedata.normalize("NFC", text.replace("\n", " ").strip())
+    return unicodedata.normalize("NFC", text.replace("\n", " ").replace(LIST_SEPARATOR, " ").strip())
 
 
 def pair_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -10,7 +10,7 @@ from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean
 
-from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, parse_json, parse_quoted
+from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, list_cell, parse_json, parse_quoted
 from .text_file import JSON_SUFFIXES, ROWS_SUFFIX, iter_lines
 
 T = TypeVar("T")
@@ -103,10 +103,10 @@ def _check_distinct(path: Path, columns: ColumnRequest, indices: Sequence[Column
 
 
 def _as_text(value: Any) -> str | None:
-    """A text, a number as written, a boolean, or a list of texts as lines."""
+    """A text, a number as written, a boolean, or a list of texts with LIST_SEPARATOR between them."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
-    return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else None
+        return list_cell(value)
+    return str(value).lower() if isinstance(value, bool) else list_cell([value]) if isinstance(value, str) else None
 
 
 def _table_rows(

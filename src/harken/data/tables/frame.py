@@ -1,21 +1,28 @@
-"""DataFrames of pandas and polars, without importing either: cells as texts, and a CSV file by content."""
+"""DataFrames of pandas and polars, without importing either: cells as texts, and a file by content."""
 
-import csv
 import hashlib
-import io
+import json
 from collections.abc import Iterable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from harken.data.cache import cache_folder
 from harken.errors import BadInput
+from harken.events import Listener, silent
 from harken.files import write_atomic
 from harken.suggestions import did_you_mean
 
-from .read import MAX_QUOTED_LINES
+from .read import list_cell
+from .text_file import FRAME_SUFFIX
 
+TYPES_FILE = "types.json"  # the types of the columns, next to a saved DataFrame
 MISSING = ("nan", "NaT", "<NA>")  # how the missing values of numpy and pandas are written
 Table = dict[str, list[str]]  # the cells of each column, by its name
+Value = bool | int | float
+TYPES: dict[str, type[Value]] = {"bool": bool, "int": int, "float": float}  # of a column, by name
 
 
 @runtime_checkable
@@ -25,6 +32,12 @@ class Frame(Protocol):
     @property
     def columns(self) -> Iterable[object]: ...
     def __getitem__(self, name: str, /) -> Iterable[object]: ...
+
+
+def refuse_lazy(frame: object) -> None:
+    """Refuse a LazyFrame of polars, before anything resolves its columns."""
+    if type(frame).__name__ == "LazyFrame":
+        raise BadInput("LazyFrame: has no rows yet; give a DataFrame: df.collect()")
 
 
 def column_names(frame: Frame) -> list[str]:
@@ -46,36 +59,68 @@ def column_cells(frame: Frame, name: str) -> list[str]:
 
 
 def _cell(value: object, column: str, row: int) -> str:
-    """A text, a number as written, or the texts of a list as lines."""
+    """A text, a number as written, or the texts of a list with LIST_SEPARATOR between them."""
     if isinstance(value, str):
-        return str(value)
+        return list_cell([value])
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
+        return list_cell(value)
     if isinstance(value, bytes | list | tuple | dict | set):
         accepted = "texts, numbers, dates and lists of texts are accepted; convert the column to text"
         raise BadInput(f"column {column!r}, row {row}: {type(value).__name__} {value!r:.40}; {accepted}")
     return "" if value is None or str(value) in MISSING else str(value)
 
 
-def save_frame(frame: Frame) -> Path:
-    """Save a DataFrame as CSV in the cache, by its content, so that a run on it can be repeated and resumed."""
-    names = column_names(frame)
-    table: Table = {name: column_cells(frame, name) for name in names}
+def _column_type(frame: Frame, name: str) -> str:
+    """The name in TYPES of the type that all values of a column have; empty for texts and mixed types."""
+    by_name = {str(column): column for column in frame.columns}
+    values = [v for v in frame[by_name[name]] if v is not None and str(v) not in MISSING]  # type: ignore[index]
+    is_bool = [isinstance(value, bool | np.bool_) for value in values]
+    if not values or any(is_bool):
+        return "bool" if values and all(is_bool) else ""
+    kinds = {"int": Integral, "float": Real}
+    return next((kind for kind, numbers in kinds.items() if all(isinstance(v, numbers) for v in values)), "")
+
+
+def frame_column_type(path: Path, name: str) -> str:
+    """The name in TYPES of the type of a column of a saved DataFrame; empty for texts and other files."""
+    if path.suffix != FRAME_SUFFIX or not (types := path.with_name(TYPES_FILE)).is_file():
+        return ""
+    return str(json.loads(types.read_bytes()).get(name, ""))
+
+
+def typed_value(text: str, kind: str) -> Value | str:
+    """A cell of a column of this type; the text if it is none, such as `unknown`."""
+    if kind == "bool":
+        return {"True": True, "False": False}.get(text, text)
+    try:
+        return TYPES[kind](text) if kind else text
+    except ValueError:
+        return text
+
+
+def save_frame(frame: Frame, needed: Iterable[object] = (), listen: Listener = silent) -> Path:
+    """Save a DataFrame in the cache, by its content, so that a run on it can be repeated and resumed.
+
+    A column with values of another type, such as dictionaries, is left out with a notice, unless it is needed.
+    """
+    names, table = column_names(frame), Table()
+    for name in names:
+        try:
+            table[name] = column_cells(frame, name)
+        except BadInput as error:
+            if name in map(str, needed):
+                raise
+            listen("notice", text=f"{type(frame).__name__}: this column is not used: {error}")
     counts = {len(cells) for cells in table.values()}
     if not any(counts):
         raise BadInput(f"{type(frame).__name__}: has {len(names)} columns and no rows; give a table with rows")
     if len(counts) > 1:
         raise BadInput(f"{type(frame).__name__}: its columns have {sorted(counts)} rows; every column needs as many")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(map(_join_lines, row) for row in zip(*table.values(), strict=True))
-    content = text.getvalue().encode("utf-8", "replace")
-    path = cache_folder("tables", hashlib.sha256(content).hexdigest()[:16]) / "table.csv"
+    types = {name: kind for name in table if (kind := _column_type(frame, name))}
+    rows = [[*table], *zip(*table.values(), strict=True)]
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
+    types_json = json.dumps(types, ensure_ascii=False).encode("utf-8", "replace")
+    path = cache_folder("tables", hashlib.sha256(content + types_json).hexdigest()[:16]) / f"table{FRAME_SUFFIX}"
+    write_atomic(path.with_name(TYPES_FILE), types_json)
     write_atomic(path, content)
     return path
-
-
-def _join_lines(cell: str) -> str:
-    """A cell that the table readers accept: a long text on one line, as the readers return it."""
-    return " ".join(cell.splitlines()) if cell.count("\n") >= MAX_QUOTED_LINES - 1 else cell

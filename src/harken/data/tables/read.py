@@ -17,6 +17,7 @@ MAX_SHOWN = 5  # skipped rows listed in a message
 MAX_CELL = 1 << 30  # characters of a cell; the csv module's own limit is 131,072
 MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
 OPEN_QUOTE, EMPTY_LINE, NOT_UTF8 = "a quote is not closed", "an empty line", "is not UTF-8"  # reasons for a skipped row
+LIST_SEPARATOR = "\x1e"  # between the texts of a list that is one cell (the record separator of ASCII)
 Quoting = Literal["excel", "strict", "literal", "none"]
 NumberedRows = Iterator[tuple[int, list[str]]]  # rows of cells, each with a line number
 OnSkip = Callable[[Path, int, str], None]  # called for each skipped row with path, line and reason
@@ -49,6 +50,11 @@ class SkippedRows:
 
     def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
+
+
+def list_cell(texts: Iterable[str]) -> str:
+    """The cell with the texts of a list; LIST_SEPARATOR is between two of them, and never inside one."""
+    return LIST_SEPARATOR.join(text.replace(LIST_SEPARATOR, " ") for text in texts)
 
 
 def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, listen: Listener) -> None:

@@ -30,6 +30,7 @@ EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 BINARY_TABLES = (*EXCEL_SUFFIXES, *PARQUET_SUFFIXES)  # tables that are no text
 ROWS_SUFFIX = ".xlsx"  # of text whose lines are JSON lists of cells
+FRAME_SUFFIX = ".rows"  # of a saved DataFrame, whose lines are JSON lists too; the first has the names of the columns
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ROWS_SUFFIX)
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".conll", ".conllu", ".iob", ".bio", ".mrg", *TABLE_SUFFIXES, *JSON_SUFFIXES)
@@ -76,6 +77,8 @@ def text_file(path: Path, encoding: str | None = None, *, plain: bool = False) -
         if b"\r" in head and b"\n" not in head:
             head += file.read(CHUNK_BYTES)
     suffix, stat, key = path.suffix.lower(), path.stat(), ""
+    if suffix == FRAME_SUFFIX:
+        return TextFile(path, ROWS_SUFFIX)
     if suffix in EXCEL_SUFFIXES:
         suffix, key = ROWS_SUFFIX, "excel"
     elif suffix in PARQUET_SUFFIXES:

@@ -16,6 +16,7 @@ from torch import nn
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.experiments.choose import choose
+from harken.files import check_path
 from harken.inference.run import Run, load
 from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.models.sets import SetEncoder
@@ -108,6 +109,8 @@ def audit(
 
 def _load(what: str | Path | Run, settings: dict[str, object], listen: Listener) -> tuple[nn.Module, BoundTask | str]:
     """The model of a run, or of a recipe with initial weights; and its task, or why there is none."""
+    if not isinstance(what, Run):
+        check_path("what", what)
     if isinstance(what, Run) or any((Path(what) / name).exists() for name in ("harken.json", "checkpoints")):
         if settings:
             raise BadInput(f"{what}: settings cannot be changed in the audit of a run; they are for recipes and data")

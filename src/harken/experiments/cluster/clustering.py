@@ -30,7 +30,7 @@ from harken.events import Listener, silent
 from harken.experiments.folders import is_available, next_available
 from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
-from harken.inference.answers import OverflowMode
+from harken.inference.answers import OverflowMode, check_texts, to_list
 from harken.inference.run import Run, load
 from harken.suggestions import reject_unknown_options, similar_path
 
@@ -205,7 +205,11 @@ def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listene
     if columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
         raise BadInput(f"columns={columns}: is for a file of vectors; for a table of texts use column")
     if not isinstance(what, str | Path | Run):
-        x = to_floats(np.asarray(what))
+        try:
+            x = to_floats(np.asarray(what))
+        except (TypeError, ValueError):
+            fix = "to cluster texts, give a run that embeds them: harken.cluster(run, texts)"
+            raise BadInput(f"{type(what).__name__}: an array of numbers is expected; {fix}") from None
         if x.ndim != 2 or not x.size or not np.isfinite(x).all():
             raise BadInput(f"an array of shape {x.shape}: expected finite numbers of shape (n_points, n_columns)")
         return Points(x, list(texts) if texts is not None else None, "an array")
@@ -229,7 +233,8 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
     if isinstance(texts, str | Path):
         names, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
     else:
-        names, origin = list(texts), f"{len(texts):,} texts by {run.path}"
+        names, origin = to_list(texts), f"{len(texts):,} texts by {run.path}"
+    check_texts(names)
     return Points(embed_texts(run, names, options, listen), names, origin)
 
 
@@ -254,7 +259,10 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
     text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
     if isinstance(text_column, str | int):
         skipped = SkippedRows("no text")
-        texts = [cells[0] for _, cells in iter_columns(path, [("--column", text_column)], skipped)]
+        rows = list(iter_columns(path, [("--column", text_column)], skipped))
+        texts = [cells[0] for _, cells in rows if cells[0].strip()]
+        for line in (line for line, cells in rows if not cells[0].strip()):
+            skipped(path, line, "the text is empty")
         if skipped.count:
             listen("notice", text=str(skipped))
     else:

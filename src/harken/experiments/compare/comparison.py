@@ -19,6 +19,7 @@ import torch
 
 from harken import recipe as recipes
 from harken import run_folder
+from harken.data.tables.frame import Frame, save_frame
 from harken.errors import BadInput, BadRun, HarkenError, Stopped
 from harken.events import Listener, silent
 from harken.experiments.choose import choose, find_data, run_name
@@ -27,7 +28,7 @@ from harken.experiments.folders import claim_folder, is_available, next_availabl
 from harken.experiments.report.charts import standalone_svg
 from harken.experiments.report.formatting import finite_float
 from harken.experiments.train import train
-from harken.files import write_atomic
+from harken.files import check_path, write_atomic
 from harken.inference.loaded_model import build_model
 from harken.inference.run import Run
 from harken.recipe import OVERRIDE, Recipe, SettingsDict
@@ -117,7 +118,7 @@ class Comparison:
 
 
 def compare(
-    what: str | Path,
+    what: str | Path | Frame,
     axes: Mapping[str, Sequence[object]] | None = None,
     *,
     settings: Mapping[str, object] | None = None,
@@ -137,7 +138,8 @@ def compare(
     >>> [row["settings"] for row in comparison.rows]
     [{'model.layers': 1}, {'model.layers': 2}]
     """
-    shared = dict(settings or {})
+    what, shared = save_frame(what) if isinstance(what, Frame) else what, dict(settings or {})
+    check_path("what", what)
     if (Path(what) / COMPARISON_FILE).is_file():
         folder = wanted = Path(what)
         if not resume:

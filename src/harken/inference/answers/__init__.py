@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from harken.core import View
-from harken.data.tables.frame import Frame
+from harken.data.tables.frame import MISSING, Frame
 from harken.errors import BadInput
 from harken.events import Listener
 
@@ -132,16 +132,34 @@ def to_list(texts: Iterable[T], name: str = "text") -> list[T]:
     """The elements of a list, a tuple, an array or a column of a DataFrame, in order."""
     if isinstance(texts, Frame):
         raise BadInput(f"{type(texts).__name__}: give one column of it, such as df['text'], or use run.predict(df)")
-    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping | AbstractSet):
+    is_scalar = isinstance(texts, np.ndarray) and not texts.ndim
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping | AbstractSet) or is_scalar:
         raise BadInput(f"{name}={texts!r}: must be a string or a list of strings")
     return list(texts)
 
 
-def check_texts(texts: Iterable[object]) -> None:
-    """Refuse an element that is not a string."""
-    for text in texts:
+def check_texts(texts: Sequence[object], name: str = "text", *, allow_empty: bool = False) -> None:
+    """Refuse an element that is not a string, and an empty or missing one by its index."""
+    for n, text in enumerate(texts):
+        is_empty = isinstance(text, str) and not text.strip()
+        if is_missing_value(text) or (is_empty and not allow_empty):
+            raise empty_text_error(n, len(texts), name, text)
         if not isinstance(text, str):
-            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+            raise BadInput(f"{name}={text!r}: must be a string or a list of strings")
+
+
+def is_missing_value(value: object) -> bool:
+    """Whether this is None, or a missing value of numpy, pandas or polars."""
+    return value is None or (not isinstance(value, str) and str(value) in MISSING)
+
+
+def empty_text_error(n: int, count: int, name: str, text: object) -> BadInput:
+    """The error for the empty or missing text with this index among `count`."""
+    problem = f"the {name} is empty" if isinstance(text, str) else f"the {name} is missing ({text})"
+    fix = (
+        "leave it out, or use run.predict(df), which returns None for it" if count > 1 else f"give a {name} with words"
+    )
+    return BadInput(f"item {n}: {problem}; {fix}" if count > 1 else f"{problem}; {fix}")
 
 
 def check_count(minimum: int = 0, **arguments: object) -> None:

@@ -19,7 +19,7 @@ from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.classify import predict
 
-from . import LabelScore, OverflowMode
+from . import LabelScore, OverflowMode, empty_text_error, is_missing_value
 
 DEFAULT_THRESHOLD = 0.5  # of a label without one that was chosen on the validation split
 LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
@@ -34,7 +34,7 @@ def classify_texts(
     if not texts:
         return []
     processor, max_length = cast(TextLabelProcessor, run.tokenizer), run.recipe.data.max_length
-    parts = [split_pair(text, pair=processor.pair, subject="this run was trained on") for text in texts]
+    parts = split_pairs(texts, pair=processor.pair, subject="this run was trained on")
     encoded = processor.encode_texts(parts, max_length, windows=overflow == "windows")
     if overflow == "truncate":
         report_overflow(listen, replace(encoded.overflow, remedy=f"{USE_WINDOWS}, or train with {MAX_LENGTH}"))
@@ -73,6 +73,17 @@ def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # 
     """The labels of each row, most probable first."""
     rows = (zip(labels, row, strict=True) for row in p.tolist())
     return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda pair: -pair[1])] for row in rows]
+
+
+def split_pairs(texts: Sequence[TextOrPair], *, pair: bool, subject: str) -> list[tuple[str, ...]]:
+    """The one text, or the two texts of a pair, of each input; an empty or missing one is refused by its index."""
+    rows = list[tuple[str, ...]]()
+    for n, text in enumerate(texts):
+        parts = () if is_missing_value(text) else split_pair(text, pair=pair, subject=subject)
+        if not parts or not all(part.strip() for part in parts):
+            raise empty_text_error(n, len(texts), "text", "" if parts else text)
+        rows.append(parts)
+    return rows
 
 
 def split_pair(text: TextOrPair, *, pair: bool, subject: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], context: int | None, listen: Listener, *, windows: bool = False
 ) -> tuple[list[list[int]], list[int]]:
-    """The ids of each text with its special tokens, truncated to the context; an empty text gives one end token.
+    """The ids of each text with its special tokens, truncated to the context; an empty text is refused.
 
     With `windows` a longer text is split into windows that overlap by half. Also the index of the text of each window.
     """

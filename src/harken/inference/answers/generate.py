@@ -9,7 +9,7 @@ from harken.decode.sampling import IncrementalDecoder, SamplingSettings
 from harken.events import Listener, Overflow, report_overflow, silent, warn_of_overflow
 from harken.inference.loaded_model import LoadedModel
 
-from . import GenerationOptions, SamplingOptions, check_count, check_text
+from . import GenerationOptions, SamplingOptions, check_count, check_text, check_texts
 
 BATCH_ROWS = 32  # continuations that are generated together
 
@@ -71,6 +71,7 @@ def generate_texts(
 ) -> list[list[str]]:
     """n continuations of each prompt, in batches; the option `index` is the number of the first prompt."""
     run.require("generate")
+    check_texts(prompts, "prompt", allow_empty=True)
     first, rows, n_prompts = options.get("index", 0), list[str](), max(1, BATCH_ROWS // max(1, n))
     for start in range(0, len(prompts), n_prompts):
         options["index"] = first + start

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 from harken.data.labelled.source import TextLabelProcessor
-from harken.data.tables.frame import Frame, column_cells, column_names
+from harken.data.tables.frame import Frame, column_cells, column_names, refuse_lazy, typed_value
 from harken.errors import BadInput
 from harken.events import Listener
 from harken.inference.loaded_model import LoadedModel
+from harken.suggestions import reject_unknown_options
 
 from . import LabelScore, OverflowMode
 from .unknown import unseen_columns, unseen_labels
@@ -29,6 +30,7 @@ Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
     """The input of each row: one text, or two of a run on pairs of texts; empty if one of them is missing."""
+    refuse_lazy(frame)
     if not isinstance(frame, Frame):
         raise BadInput(f"{type(frame).__name__}: a DataFrame is accepted; use run.{run.verb} for texts")
     place = run.recipe.data.input_column
@@ -69,6 +71,7 @@ def predict_rows(
     run: LoadedModel, frame: Frame, answer: Answerer, listen: Listener, **options: Unpack[RowOptions]
 ) -> list[Prediction]:
     """The prediction for each row of a DataFrame; None for a row without a text."""
+    reject_unknown_options(options, [*RowOptions.__annotations__])
     if options.get("min_probability") and run.verb != "classify":
         raise BadInput("min_probability: only labels have a probability; leave it out")
     if options.get("overflow", "truncate") != "truncate" and run.verb != "classify":
@@ -100,3 +103,9 @@ def label_cell(run: LoadedModel, answer: Prediction) -> str:
     if isinstance(answer, list):
         return (dict(run.recipe.data).get("separator") or DEFAULT_SEPARATOR).join(answer)
     return "" if answer is None else str(answer)
+
+
+def typed_prediction(run: LoadedModel, prediction: Prediction) -> Prediction:
+    """The prediction as the type of the label column, if the run was trained on a DataFrame of such labels."""
+    kind = run.facts.get("data", {}).get("label_type", "")
+    return typed_value(prediction, kind) if isinstance(prediction, str) else prediction

@@ -31,7 +31,7 @@ def tag_texts(run: LoadedModel, texts: Sequence[str], min_probability: float = 0
     """
     run.require("tag")
     check_probability(min_probability)
-    check_texts(texts)
+    check_texts(texts, allow_empty=True)
     processor: TokenLabelProcessor = run.tokenizer
     offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
     words = [[text[a:b] for a, b in positions] for text, positions in zip(texts, offsets, strict=True)]

@@ -56,7 +56,7 @@ def translations(
     tokenizers: PairTokenizers = run.tokenizer
     limit = {"max_new_tokens": task.max_new_tokens}
     search = SearchSettings.from_options({**limit, **options}, "prefix", beam=task.default_beam)
-    check_texts(texts)
+    check_texts(texts, allow_empty=True)
     rows = [n for n, text in enumerate(texts) if text.strip()]
     sources = encode_sources(finder.model, tokenizers, [texts[n] for n in rows], listen)
     targets = grammar_constraints(task.grammar, tokenizers.target, [texts[n] for n in rows])

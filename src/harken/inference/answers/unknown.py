@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Real
 
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.tokenizers.pairs import PairTokenizers
@@ -23,7 +24,7 @@ def unknown_pieces(processor: object, text: str) -> list[str]:
 
 def check_probability(min_probability: float) -> None:
     """Refuse a value that is not a probability."""
-    if not 0 <= min_probability <= 1:
+    if not isinstance(min_probability, Real) or not 0 <= min_probability <= 1:
         raise BadInput(f"min_probability={min_probability!r}: must be between 0 and 1")
 
 
