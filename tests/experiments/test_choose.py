@@ -358,3 +358,10 @@ def test_a_group_of_a_table_with_texts_decides_the_split_and_of_another_table_th
     assert choose("sets.csv", settings).recipe.data.kind == "sets"
     texts = choose("texts.csv", {"data.group": "customer"}).recipe.data
     assert (texts.kind, texts.group) == ("table", "customer")
+
+
+def test_a_first_row_read_as_data_that_could_be_the_header_gives_a_notice(tmp_path):
+    rows = "".join(f"ein Hund läuft {n},un chien court {n}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text("Lektion,Zielwort\n" + rows, "utf-8")
+    assert [text.endswith("data.source=Lektion data.target=Zielwort") for text in notices("a.csv")] == [True]
+    assert notices("a.csv", {"data.source": 1}) == notices("a.csv", {"data.label": "Zielwort"}) == []

@@ -199,7 +199,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
         if text is None or label is None:
-            detection = detect_kind(self._column_file(path), self.encoding)
+            names = (text, label, self.group, self.time)
+            detection = detect_kind(self._column_file(path), self.encoding, names)
             text = detection.settings.get("data.text") if text is None else text
             sides = [detection.settings.get(f"data.{side}") for side in ("source", "target")]
             if text is None and label in sides:  # detected as pairs: the label is one of two columns of text
