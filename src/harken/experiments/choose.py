@@ -16,7 +16,7 @@ from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.sets.columns import preview_rows
-from harken.data.tables.text_file import check_encoding, text_file
+from harken.data.tables.text_file import JSON_SUFFIXES, check_encoding, text_file
 from harken.data.text.source import TextSource
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
@@ -172,8 +172,10 @@ def _require_reader(what: str, detection: Detection) -> None:
         problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
     elif kind == "text" and not detection.is_plain_text:
         column = detection.settings["data.text"]
-        fix = f"name the column to predict (data.label=...), or write column {column!r} to a text file"
-        problem = f"harken reads plain text; {fix} (for JSONL: jq -r .{column})"
+        suffix = Path(what).suffix.lower()
+        copy = f"write column {column!r} to a text file" + f" (jq -r .{column})" * (suffix in JSON_SUFFIXES[1:])
+        accepted = "a text and a label, or two texts, are needed"
+        problem = f"{accepted}; name the column to predict (data.label=...), or {copy}"
     else:
         return
     as_text = kind == "text" or any(name == "text" for name, _ in detection.alternatives)

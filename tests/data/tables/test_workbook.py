@@ -118,6 +118,13 @@ def test_a_run_on_csv_is_evaluated_on_excel_and_parquet(tmp_path):
         assert [(*row.texts, *row.labels) for row in other.rows] == rows[:20]
 
 
+def test_formulas_without_a_stored_value_are_counted_in_the_notice(tmp_path):
+    rows = [[f"a text {n}", n % 2, "=B2+1" if n < 3 else None] for n in range(6)]
+    file = text_file(save(tmp_path / "a.xlsx", ["text", "label", "more"], *rows))
+    assert file.notice.endswith("a.xlsx: 3 cells hold formulas without a stored value; open and save the file in Excel")
+    assert not text_file(save(tmp_path / "b.xlsx", ["text", "label"], ["one", None], ["two", "a"])).notice
+
+
 def test_a_decimal_comma_applies_to_the_text_cells_of_a_sheet_and_numbers_are_read_too(tmp_path):
     rows = [[f"a text {n}", n / 2 + 0.25 if n % 2 else f"{n // 2},5"] for n in range(40)]
     path = save(tmp_path / "a.xlsx", ["text", "score"], *rows)

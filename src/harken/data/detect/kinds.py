@@ -77,7 +77,8 @@ def _detect_arrays(start: FileHead) -> Detection | None:
         raise input_error(start.path, f"an .npz file with {join_names(arrays)}", arrays_needed, "rename the arrays")
     office = {"xl": "an Excel workbook without the suffix .xlsx", "word": "a Word document"}
     what = next((office[top] for name in names if (top := name.split("/")[0]) in office), "a zip archive")
-    raise input_error(start.path, what, preview.ACCEPTED, "save it as plain text, or unpack it")
+    fix = f"rename it to {start.path.stem}.xlsx" if "Excel" in what else "save it as plain text, or unpack it"
+    raise input_error(start.path, what, preview.ACCEPTED, fix)
 
 
 def _detect_trees(text: TextPreview) -> Detection | None:
