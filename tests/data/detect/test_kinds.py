@@ -264,7 +264,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "a damaged Parquet file": ("a.parquet", b"PAR1\x15\0\x15", "no readable Parquet file"),
     "a program": ("a.out", b"\x7fELF\2\1\1\0", "ELF"),
     "a damaged Excel workbook": ("a.xlsx", npz(extra="xl/workbook.xml"), "no readable Excel workbook"),
-    "an Excel workbook under another name": ("a.zip", npz(extra="xl/workbook.xml"), "suffix .xlsx.*rename it to a.xlsx"),
+    "an Excel workbook under another name": ("a.zip", npz(extra="xl/workbook.xml"), ".xlsx.*rename it to a.xlsx"),
     "a Word document": ("a.docx", npz(extra="word/document.xml"), "a Word document"),
     "a zip archive": ("a.zip", npz(extra="a.txt"), "a zip archive"),
     "an empty zip archive": ("a.zip", npz(), "a compressed archive"),

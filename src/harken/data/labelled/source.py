@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
+from unicodedata import normalize
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +18,7 @@ from pydantic import Field
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.duplicates import near_duplicate_key
-from harken.data.label_warnings import separator_notice
+from harken.data.label_warnings import numbers_notice, separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
@@ -246,7 +247,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         if path.is_dir():
             files = read_folder(path, self.encoding, listen)
-            return [LabelledRow((normalize_text(text),), (path.name,), place) for text, place in files]
+            return [LabelledRow((normalize_text(text),), (normalize_text(path.name),), place) for text, place in files]
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
         split_by: ColumnRequest = [("data.group", self.group), ("data.time", self.time)]
@@ -254,7 +255,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         n_inputs, names = len(texts) + len(labels), [str(c) for _, c in labels]
         for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
-            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) : n_inputs]], names)
+            row_labels = self._row_labels(
+                [normalize("NFC", cell.strip()) for cell in cells[len(texts) : n_inputs]], names
+            )
             split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
                 skipped(path, line, "the text is empty")
@@ -317,7 +320,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         yield from super()._label_notices(examples)
         if self.target_type == "auto" and self.separator is None and not isinstance(self.label, list):
             suggestion = separator_notice(row.labels[0] for row in examples if len(row.labels) == 1)
-            yield from filter(None, [suggestion])
+            targets = [(row.labels[0], row.location) for row in examples if len(row.labels) == 1]
+            yield from filter(None, [suggestion, numbers_notice(targets, self.label or "label")])
 
     def group_of(self, example: LabelledRow) -> str:
         return example.group
