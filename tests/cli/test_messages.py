@@ -323,8 +323,8 @@ def test_a_text_column_of_a_table_is_refused_with_a_conversion(error_of, tmp_pat
     (tmp_path / "t.jsonl").write_text("".join(f'{{"id": {n}, "body": "line {n} of a tale"}}\n' for n in range(30)))
     why = "JSON with one object per line; column 'body' holds text, and no column is a label"
     assert error_of("train", "t.jsonl") == (
-        f"t.jsonl: detected as text ({why}), but harken reads plain text; name the column to predict "
-        "(data.label=...), or write column 'body' to a text file (for JSONL: jq -r .body). "
+        f"t.jsonl: detected as text ({why}), but a text and a label, or two texts, are needed; "
+        "name the column to predict (data.label=...), or write column 'body' to a text file (jq -r .body). "
         "To read it as text: data.kind=text"
     )
     assert error_of("eval", run, "t.jsonl") == (

@@ -298,6 +298,12 @@ CASES: dict[str, Case] = {
         both(ROWS),
         notice="reads the sheet 'Sheet1'; not read: 'Sheet2'",
     ),
+    "Excel with a cover sheet": Case(
+        {"a.xlsx": xlsx([["Class 7b"]], HEAD + [[*row] for row in ROWS])},
+        both(ROWS),
+        notice="reads the sheet 'Sheet2'; not read: 'Sheet1'",
+    ),
+    "an empty file named .xlsx": Case({"a.xlsx": b""}, dict.fromkeys(("labelled", "in"), "an empty file")),
     "Excel with an empty first sheet": Case({"a.xlsx": xlsx([], HEAD + [[*row] for row in ROWS])}, both(ROWS)),
     "Excel with a title": Case({"a.xlsx": xlsx([["Bericht 2024"], [], *HEAD, *([*row] for row in ROWS)])}, both(ROWS)),
     "Excel with a remark beside the table": Case(
@@ -329,7 +335,7 @@ CASES: dict[str, Case] = {
         {"a.xlsx": xlsx(HEAD)[:-200]}, dict.fromkeys(("labelled", "in"), "no readable Excel workbook")
     ),
     "CSV named .xlsx": Case(
-        {"a.xlsx": table().encode()}, dict.fromkeys(("labelled", "in"), "no readable Excel workbook")
+        {"a.xlsx": table().encode()}, dict.fromkeys(("labelled", "in"), "it starts with the text .* rename it to a.csv")
     ),
     "an old Excel workbook": Case(
         {"a.xls": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)},

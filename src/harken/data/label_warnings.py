@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from .detect.preview import ColumnStats
-from .tables.numbers import parse_number
+from .tables.numbers import is_missing, is_number, parse_number
 
 MIN_EXAMPLES = 5  # with fewer, a label is hardly learned, and a split may have none
 SEPARATORS = (";", "|", ",", "/")  # in the order in which they are tried
+MIN_NUMBERS = 0.9  # fraction of the values of a column that was probably meant as numbers
 MIN_SHARED = 0.8  # fraction of the cells with a separator whose parts occur in other cells too
 MAX_ROWS = 2000  # of a table in which several labels per cell are searched
 MAX_SHOWN = 8  # labels or groups of them in a warning
@@ -47,6 +48,20 @@ def separator_notice(cells: Iterable[str]) -> str:
         return ""
     separator, cell = suggestion
     return f"labels such as {cell!r} look like several labels in one cell; to split them: data.separator='{separator}'"
+
+
+def numbers_notice(targets: Sequence[tuple[str, str]], column: object) -> str:
+    """What keeps a column of numbers, given with their places, from being a number to predict; else ""."""
+    present = [(text.strip(), place) for text, place in targets if not is_missing(text)]
+    others = [(text, place) for text, place in present if not is_number(text)]
+    if not others or len(others) > (1 - MIN_NUMBERS) * len(present):
+        return ""
+    n_numbers, (text, place) = len(present) - len(others), others[0]
+    has_comma = any("," in text for text, _ in present if is_number(text))
+    fix = "fix these rows" + " and set data.decimal=," * has_comma
+    observed = f"{n_numbers:,} of {len(present):,} values of column {column!r} are numbers"
+    line = place.rpartition(":")[2]
+    return f"{observed}; {text!r} (line {line}) is not, so all are labels: to predict a number, {fix}"
 
 
 def several_labels_hint(rows: Sequence[Sequence[str]], columns: Iterable[ColumnStats]) -> str:

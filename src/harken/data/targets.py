@@ -14,6 +14,7 @@ from harken.suggestions import did_you_mean
 
 from .tables import numbers as table_numbers
 from .tables.numbers import MAX_TYPOS, Decimal, MissingLabels, is_missing
+from .tables.text_file import EXCEL_SUFFIXES
 
 MAX_CLASSES = 100  # with more distinct integers the target is a number, not a label
 MAX_SHOWN = 12  # labels listed in a message
@@ -33,13 +34,20 @@ def infer_target_type(values: Iterable[str]) -> Literal["label", "number"]:
 
 def normalize_numbers(targets: Sequence[tuple[str, str]], decimal: Decimal, location: str) -> list[str]:
     """The targets, given with their places; numbers get a decimal point. Raises if their format is another one."""
+    original, is_workbook = [text for text, _ in targets], location.lower().endswith(EXCEL_SUFFIXES)
+    if is_workbook and decimal == ",":  # of the texts; the cells that hold numbers are converted with a point
+        targets = [(table_numbers.with_comma(text), place) for text, place in targets]
     texts = [text for text, _ in targets]
     if problem := table_numbers.format_problem(texts, decimal):
+        if is_workbook and not table_numbers.format_problem(map(table_numbers.with_comma, texts), ","):
+            problem += ", or set data.decimal=, (it applies to the cells that hold text)" * (
+                "data.decimal" not in problem
+            )
         raise BadInput(f"{location}: the target {problem} or, to learn the values as labels, data.target_type=label")
     unread = [(text, place) for text, place in targets if table_numbers.parse_number(text, decimal) is None]
     unread = [(text, place) for text, place in unread if not is_missing(text)]
     if decimal == "." or len(unread) > MAX_TYPOS * len(texts):
-        return texts
+        return original
     for text, place in unread:
         fix = "fix the value, or set data.target_type=label"
         raise BadInput(f"{place}: {text!r} is not a number; numbers with a decimal comma are accepted; {fix}")

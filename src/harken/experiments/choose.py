@@ -16,7 +16,7 @@ from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.sets.columns import preview_rows
-from harken.data.tables.text_file import check_encoding, text_file
+from harken.data.tables.text_file import JSON_SUFFIXES, check_encoding, text_file
 from harken.data.text.source import TextSource
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
@@ -32,6 +32,7 @@ DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
+COLUMNS = (*COLUMN_KINDS, "data.text", "data.time", "data.image")  # settings that name a column
 MIN_TEXT_WORDS = 2  # mean words of a text column of a table whose data.group is not the name of a set
 AMBIGUOUS = {"text", "pairs", "table", "numbers", "picture questions"}  # kinds that such a column overrides
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
@@ -70,6 +71,8 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
         _require_reader(what, Detection(entry.kind, entry.description, {}, alternatives))
     path = find_data(what, listen=listen)
     kind, detection = _kind(what, path, overrides)
+    if detection.notice and not any(isinstance(overrides.get(name), int) for name in COLUMNS):
+        listen("notice", text=f"{what}: {detection.notice}")
     path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
     detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, overrides, listen)}
     if detection.kind == "trees":
@@ -119,17 +122,17 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
     if what.startswith(SCHEME):
         operation = {"data.operation": parse_problem_name(what)}
         return "maths", Detection("maths", "examples are generated", operation, (), user_specified=True)
-    encoding = _encoding(overrides)
+    encoding, names = _encoding(overrides), [overrides[name] for name in COLUMNS if name in overrides]
     if "data.kind" in overrides:
         kind = str(overrides["data.kind"])
         recipe.resolve((recipe.OVERRIDE, {"data.kind": kind}))  # raises for an unknown kind
         try:
-            detection = detect_kind(path, encoding)
+            detection = detect_kind(path, encoding, names)
         except BadInput:  # a plug-in may read it
             return kind, Detection(kind, "set by data.kind", {}, (), user_specified=True)
         same = kind == KIND.get(detection.kind, detection.kind)
         return kind, detection if same else _overridden(kind, "data.kind", detection)
-    detection = detect_kind(path, encoding)
+    detection = detect_kind(path, encoding, names)
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
@@ -158,7 +161,7 @@ def _has_text(path: Path, overrides: SettingsDict) -> bool:
 def _overridden(kind: str, setting: str, detection: Detection) -> Detection:
     """The detection where a setting overrides it."""
     reason = f"set by {setting}; detected as {detection.kind}: {detection.reason}"
-    return Detection(kind, reason, {}, (), user_specified=True)
+    return Detection(kind, reason, {}, (), user_specified=True, notice=detection.notice)
 
 
 def _require_reader(what: str, detection: Detection) -> None:
@@ -170,8 +173,10 @@ def _require_reader(what: str, detection: Detection) -> None:
         problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
     elif kind == "text" and not detection.is_plain_text:
         column = detection.settings["data.text"]
-        fix = f"name the column to predict (data.label=...), or write column {column!r} to a text file"
-        problem = f"harken reads plain text; {fix} (for JSONL: jq -r .{column})"
+        suffix = Path(what).suffix.lower()
+        copy = f"write column {column!r} to a text file" + f" (jq -r .{column})" * (suffix in JSON_SUFFIXES[1:])
+        accepted = "a text and a label, or two texts, are needed"
+        problem = f"{accepted}; name the column to predict (data.label=...), or {copy}"
     else:
         return
     as_text = kind == "text" or any(name == "text" for name, _ in detection.alternatives)

@@ -264,7 +264,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "a damaged Parquet file": ("a.parquet", b"PAR1\x15\0\x15", "no readable Parquet file"),
     "a program": ("a.out", b"\x7fELF\2\1\1\0", "ELF"),
     "a damaged Excel workbook": ("a.xlsx", npz(extra="xl/workbook.xml"), "no readable Excel workbook"),
-    "an Excel workbook under another name": ("a.zip", npz(extra="xl/workbook.xml"), "an Excel workbook without"),
+    "an Excel workbook under another name": ("a.zip", npz(extra="xl/workbook.xml"), ".xlsx.*rename it to a.xlsx"),
     "a Word document": ("a.docx", npz(extra="word/document.xml"), "a Word document"),
     "a zip archive": ("a.zip", npz(extra="a.txt"), "a zip archive"),
     "an empty zip archive": ("a.zip", npz(), "a compressed archive"),
@@ -741,3 +741,53 @@ def test_pairs_of_a_text_and_a_number_name_the_settings_of_a_regression(tmp_path
     detection = detect_kind(tmp_path / "a.tsv")
     assert detection.kind == "pairs"
     assert dict(detection.alternatives)["table"].endswith("data.text=1 data.label=2 data.target_type=number")
+
+
+PHRASES = "".join(f"der {v} {n} schläft;le {v} {n} dort\n" for n, v in enumerate(FRUIT * 3))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Deutsch;Französisch",
+        "Wort;Übersetzung",
+        "Antwort;Themen",
+        "Español;English",
+        "Franc\u0327ais;Deutsch",
+        "Mot;Traduction",
+    ],
+)
+def test_languages_and_common_words_of_other_languages_are_a_header(header, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{header}\n{PHRASES}", "utf-8")
+    detection = detect_kind(tmp_path / "a.csv")
+    assert list(detection.settings.values()) == header.split(";")
+    assert detection.kind == "pairs"
+    assert not detection.notice
+
+
+@pytest.mark.parametrize("first", ["Wort;le mot", "die Sprache;la langue", "Deutsch;allemand vite"])
+def test_a_single_common_word_does_not_make_a_header(first, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{first}\n{PHRASES}", "utf-8")
+    assert set(detect_kind(tmp_path / "a.csv").settings.values()) == {1, 2}
+
+
+def test_a_first_row_of_titles_above_sentences_is_reported_and_a_named_column_makes_it_the_header(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"Lektion eins;Zielwort\n{PHRASES}", "utf-8")
+    notice = detect_kind(path).notice
+    assert "the first row 'Lektion eins; Zielwort' is read as data" in notice
+    assert notice.endswith("data.source='Lektion eins' data.target=Zielwort")
+    named = detect_kind(path, None, ["Zielwort"])
+    assert named.settings == {"data.source": "Lektion eins", "data.target": "Zielwort"}
+    assert not named.notice
+
+
+@pytest.mark.parametrize("first", ["der Hund bellt;le chien aboie", "Der Hund bellt heute.;Le chien aboie."])
+def test_a_first_row_like_the_others_is_not_reported(first, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{first}\n{PHRASES}", "utf-8")
+    assert not detect_kind(tmp_path / "a.csv").notice
+
+
+def test_capitalized_words_in_every_row_are_not_reported(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"Wort{v} {n}\tMot{n}\n" for n, v in enumerate(FRUIT * 3)), "utf-8")
+    assert not detect_kind(tmp_path / "a.tsv").notice

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.data.detect.kinds import detect_kind
+from harken.data.label_warnings import numbers_notice
 from harken.data.labelled.source import TableSource, TextLabelProcessor
 from harken.errors import BadInput, BadRun, BadSetting
 
@@ -451,6 +452,23 @@ def test_umlauts_and_capitals_are_kept_and_decomposed_letters_equal_composed_one
 
 
 # --- duplicates and labels that may be mistakes -----------------------------------------------------------------------
+
+
+def test_a_composed_and_a_decomposed_label_are_one(tmp_path):
+    labels = ["deutsch", "français", unicodedata.normalize("NFD", "français")]
+    notices = []
+    data = load(write_table(tmp_path, ["text,label", *(f"{sentence(n)},{labels[n % 3]}" for n in range(90))]), notices)
+    assert data.processor.labels == ["deutsch", "français"]
+    assert not any("differ only" in text for text in notices)
+
+
+def test_a_few_words_in_a_column_of_numbers_are_named_with_the_line(tmp_path):
+    cells = ["2,5", "3", "krank", *["1,7", "2", "4,3", "5,0"] * 10]
+    notices = []
+    load(write_table(tmp_path, ["text;label", *(f"{sentence(n)};{cell}" for n, cell in enumerate(cells))]), notices)
+    expected = "42 of 43 values of column 'label' are numbers; 'krank' (line 4) is not, so all are labels"
+    assert any(text.startswith(expected) and text.endswith("set data.decimal=,") for text in notices)
+    assert numbers_notice([("1", "a:1"), ("x", "a:2"), ("2", "a:3")], "label") == ""
 
 
 def test_labels_that_may_be_mistakes_are_named_when_the_data_is_loaded(tmp_path):

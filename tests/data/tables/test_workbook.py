@@ -18,6 +18,7 @@ from harken.data.labelled.source import TableSource
 from harken.data.tables.columns import iter_columns
 from harken.data.tables.text_file import text_file
 from harken.errors import BadInput
+from harken.events import silent
 
 CELL = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=12).filter(
     lambda text: text[0] not in "=#'_"
@@ -115,6 +116,23 @@ def test_a_run_on_csv_is_evaluated_on_excel_and_parquet(tmp_path):
     for name in ("b.xlsx", "b.parquet"):
         other = source.load_split(str(tmp_path / name), "test", tokenizer=data.processor).splits["test"]
         assert [(*row.texts, *row.labels) for row in other.rows] == rows[:20]
+
+
+def test_formulas_without_a_stored_value_are_counted_in_the_notice(tmp_path):
+    rows = [[f"a text {n}", n % 2, "=B2+1" if n < 3 else None] for n in range(6)]
+    file = text_file(save(tmp_path / "a.xlsx", ["text", "label", "more"], *rows))
+    assert file.notice.endswith("a.xlsx: 3 cells hold formulas without a stored value; open and save the file in Excel")
+    assert not text_file(save(tmp_path / "b.xlsx", ["text", "label"], ["one", None], ["two", "a"])).notice
+
+
+def test_a_decimal_comma_applies_to_the_text_cells_of_a_sheet_and_numbers_are_read_too(tmp_path):
+    rows = [[f"a text {n}", n / 2 + 0.25 if n % 2 else f"{n // 2},5"] for n in range(40)]
+    path = save(tmp_path / "a.xlsx", ["text", "score"], *rows)
+    source = TableSource(path=str(path), text="text", label="score", tokenizer="char", decimal=",")
+    expected = [str(n / 2 + 0.25) if n % 2 else f"{n // 2}.5" for n in range(40)]
+    assert [row.labels[0] for row in source.read(path, silent)] == expected
+    with pytest.raises(BadInput, match=r"has a decimal comma.*or set data.decimal=, \(it applies to the cells"):
+        source.model_copy(update={"decimal": "."}).read(path, silent)
 
 
 @pytest.mark.parametrize(

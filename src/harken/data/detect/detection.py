@@ -17,6 +17,7 @@ class Detection:
     user_specified: bool = False
     overrides: tuple[str, ...] = ("data.kind",)  # settings that overrule it
     refusal: str = ""  # why no model can be trained on it without such a setting, what is accepted and what to do
+    notice: str = ""  # for the user: what may be detected wrongly
 
     @property
     def override_hint(self) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -13,6 +13,7 @@ from harken.data.tables.text_file import FRAME_SUFFIX, ROWS_SUFFIX, TABLE_SUFFIX
 from harken.errors import BadInput
 
 from .preview import (
+    COMMON_NAME,
     ID_NAME,
     LABEL_NAME,
     LANGUAGE_NAME,
@@ -201,11 +202,37 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     typical = sum(bool(LANGUAGE_NAME.fullmatch(name)) for name in names) > 1  # a single one may be a word: no, it
     patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
     typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
+    known = (*patterns, LANGUAGE_NAME, COMMON_NAME)  # these also name a header if all of its cells are such words
+    typical |= len(names) > 1 and all(any(pattern.fullmatch(name) for pattern in known) for name in names)
     for column in zip(*rows, strict=True):
         present = [value for value in column if not is_missing(value)]
         numeric = bool(present) and all(NUMBER.fullmatch(value[:100].strip()) for value in present)
         typical = typical or (_repeats(column) and len(set(column)) > 1) or numeric
     return typical
+
+
+def with_named_header(table: TablePreview, names: Collection[object]) -> TablePreview:
+    """The table whose first row is its header if it holds one of these names of columns."""
+    first = [] if table.header or len(table.rows) < 2 else [cell.strip() for cell in table.rows[0]]
+    return replace(table, header=first, rows=table.rows[1:]) if any(name in first for name in names) else table
+
+
+def likely_header(table: TablePreview) -> list[str]:
+    """The first row of a table without a header if it could be one: few words, unlike nearly all other rows."""
+    first = [] if table.header or not table.rows else [cell.strip() for cell in table.rows[0]]
+    rows = table.rows[1:1001]
+    if not first or len(rows) < 5 or not _is_title(first) or not can_be_header(first, rows):
+        return []
+    length = len("".join(first))
+    n_similar = sum(_is_title(row) for row in rows)
+    n_short = sum(len("".join(row)) <= 1.5 * length for row in rows)
+    return first if min(n_similar, n_short) <= 0.02 * len(rows) else []
+
+
+def _is_title(row: list[str]) -> bool:
+    """Whether each cell has one to three words with a capital at the start and no mark at the end."""
+    cells = [cell.strip() for cell in row]
+    return all(cell[:1].isupper() and cell[-1:].isalnum() and len(cell.split()) <= 3 for cell in cells)
 
 
 def can_be_header(first: list[str], rows: list[list[str]]) -> bool:

@@ -4,7 +4,9 @@ Each detector returns a Detection or None, and the first Detection wins.
 """
 
 import re
+import shlex
 from collections import Counter
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -37,12 +39,15 @@ SPLIT_NAME = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![
 ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or a list of objects'
 
 
-def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
-    """The kind of data in a file or a folder; BadInput if it is not supported."""
+def detect_kind(path: str | Path, encoding: str | None = None, names: Collection[object] = ()) -> Detection:
+    """The kind of data in a file or a folder; BadInput if it is not supported.
+
+    `names`: columns, or lists of columns, that the user set. A first row that holds one of them is the header.
+    """
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
     if preview.is_folder(path := Path(path)):
-        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
+        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding, names)
     start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
@@ -50,9 +55,18 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
     detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
+<<<<<<< HEAD
     detection = next(filter(None, detections), None) or _detect_table(text)
     is_text = path.suffix.lower() not in (*BINARY_TABLES, FRAME_SUFFIX)
+=======
+    detection = next(filter(None, detections), None) or _detect_table(text, _flatten(names))
+    is_text = path.suffix.lower() not in BINARY_TABLES
+>>>>>>> fixteacher
     return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
+
+
+def _flatten(names: Iterable[object]) -> list[object]:
+    return [name for value in names for name in (value if isinstance(value, list) else [value])]
 
 
 def _detect_arrays(start: FileHead) -> Detection | None:
@@ -75,7 +89,8 @@ def _detect_arrays(start: FileHead) -> Detection | None:
         raise input_error(start.path, f"an .npz file with {join_names(arrays)}", arrays_needed, "rename the arrays")
     office = {"xl": "an Excel workbook without the suffix .xlsx", "word": "a Word document"}
     what = next((office[top] for name in names if (top := name.split("/")[0]) in office), "a zip archive")
-    raise input_error(start.path, what, preview.ACCEPTED, "save it as plain text, or unpack it")
+    fix = f"rename it to {start.path.stem}.xlsx" if "Excel" in what else "save it as plain text, or unpack it"
+    raise input_error(start.path, what, preview.ACCEPTED, fix)
 
 
 def _detect_trees(text: TextPreview) -> Detection | None:
@@ -161,24 +176,30 @@ def _detect_tags(text: TextPreview) -> Detection | None:
     return Detection("tags", reason, {"data.text": word + 1, "data.label": tag + 1}, (("table", against), AS_TEXT))
 
 
-def _detect_table(text: TextPreview) -> Detection:
+def _detect_table(text: TextPreview, names: Collection[object]) -> Detection:
     """Rows of cells: a label column makes a table, otherwise two text columns make pairs. Anything else is text.
 
     A file with the suffix of a table is never text without data.kind=text.
     """
     table, table_suffix = dialect.preview_table(text), text.suffix in TABLE_SUFFIXES
+    if table and table.is_regular:
+        table = dialect.with_named_header(table, names)
     if table and table.is_regular and (width := len(table.rows[0])) > preview.MAX_COLUMNS:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
     if table and text.suffix == ROWS_SUFFIX:
+<<<<<<< HEAD
         what = "a DataFrame" if text.path.suffix == FRAME_SUFFIX else "an Excel sheet"
         return detect_columns(text, table, f"{what} of {len(table.rows[0])} columns; ")
+=======
+        return _with_notice(detect_columns(text, table, f"an Excel sheet of {len(table.rows[0])} columns; "), table)
+>>>>>>> fixteacher
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "
         if table.agreement < 1:
             note += f"{1 - table.agreement:.1%} of the rows are empty or have another number of cells; "
-        return detect_columns(text, table, note)
+        return _with_notice(detect_columns(text, table, note), table)
     if table_suffix and table and not table.is_regular:
         if len(text.lines) == 1 and len(table.rows[0]) > 1:
             problem, fix = f"a table of one line with {len(table.rows[0])} cells", "add lines, or set data.kind=text"
@@ -196,6 +217,18 @@ def _detect_table(text: TextPreview) -> Detection:
     needed = "a text and a label, or two texts, are needed; add a column; or, to learn its lines: data.kind=text"
     refusal = f"only one column of this table holds values; {needed}" if table_suffix else ""
     return Detection("text", f"plain UTF-8 text, {lines}, no columns", {}, alternatives, refusal=refusal)
+
+
+def _with_notice(detection: Detection, table: TablePreview) -> Detection:
+    """The detection with a notice if the first row, read as data, could be the header."""
+    first = dialect.likely_header(table)
+    columns = {key: ref for key, ref in detection.settings.items() if isinstance(ref, int)}
+    if not first or not columns:
+        return detection
+    fix = " ".join(f"{key}={shlex.quote(first[ref - 1])}" for key, ref in columns.items())
+    row = "; ".join(first)
+    notice = f"the first row {row!r} is read as data; if it is the header, name its columns: {fix}"
+    return replace(detection, notice=notice)
 
 
 def _is_tabular(text: TextPreview, table: TablePreview) -> bool:
@@ -218,7 +251,7 @@ def _is_tabular(text: TextPreview, table: TablePreview) -> bool:
     return len(rows) > 2 and bool(certain or label_candidates(text, columns))
 
 
-def _detect_folder(path: Path, encoding: str | None) -> Detection:
+def _detect_folder(path: Path, encoding: str | None, names: Collection[object]) -> Detection:
     """The kind of a folder: texts or images by label, two aligned files, or the kind of its first file (of train)."""
     files = preview.data_files(path)
     sample = files[:: max(1, len(files) // 20)]
@@ -243,7 +276,7 @@ def _detect_folder(path: Path, encoding: str | None) -> Detection:
     if not splits and len({file.suffix for file in top}) > 1:
         detection = Detection("text", "files of several kinds, all of them UTF-8", {}, ())
     else:
-        detection = detect_kind(first, encoding)
+        detection = detect_kind(first, encoding, names)
         detection = replace(detection, reason=f"based on {first.name}: {detection.reason}")
     for file in [file for _, file in splits] or top if detection.kind == "text" else []:
         preview.preview_text(preview.read_head(file, encoding=encoding))

@@ -7,6 +7,7 @@ import re
 import shlex
 import stat
 import tomllib
+import unicodedata
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (re.compile(TABLES["header_names"][k]) fo
 NUMBER_TARGET_NAME, QUESTION_NAME, ANSWER_NAME = (
     re.compile(TABLES["header_names"][k]) for k in ("number_target", "question", "answer")
 )
-SOURCE_NAME, TARGET_NAME, ID_NAME = (re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier"))
+SOURCE_NAME, TARGET_NAME, ID_NAME, COMMON_NAME = (
+    re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier", "common")
+)
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)
@@ -349,4 +352,4 @@ def column_stats(table: TablePreview) -> list[ColumnStats]:
 
 def normalize_name(title: str) -> str:
     """A header name in lowercase without counters and marks: 'Sentence1' and '#1 Sentence' are both 'sentence'."""
-    return title.lower().strip(" #_0123456789")
+    return unicodedata.normalize("NFC", title).lower().strip(" #_0123456789")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -260,7 +261,9 @@ class ImageReader:
         paths = sorted(p for p in folder.rglob("*") if not re.search(r"/\.", str(p.relative_to(folder.parent))))
         images = [p for p in paths if p.suffix.lower() in SUFFIXES and p.is_file()]
         if images:
-            return ImageCollection([*map(str, images)], ["" if p.parent == folder else p.parent.name for p in images])
+            return ImageCollection(
+                [*map(str, images)], ["" if p.parent == folder else normalize("NFC", p.parent.name) for p in images]
+            )
         arrays = readable_paths([p for p in paths if p.is_file()])
         if not arrays:
             raise BadInput(f"{folder}: no images ({', '.join(SUFFIXES)}) and no arrays of images; check the folder")
@@ -282,7 +285,7 @@ class ImageReader:
         for line, (image, label) in iter_columns(path, columns, skipped, self.encoding):
             if image.strip() and label.strip():
                 images.append(str(path.parent / image.strip()))
-                labels.append(label.strip())
+                labels.append(normalize("NFC", label.strip()))
             else:
                 skipped(path, line, "the path or the label is empty")
         if skipped.count > len(images) or not images:

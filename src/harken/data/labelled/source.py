@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
+from unicodedata import normalize
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +19,7 @@ from pydantic import Field
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.duplicates import near_duplicate_key
-from harken.data.label_warnings import separator_notice
+from harken.data.label_warnings import numbers_notice, separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
@@ -204,7 +205,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
         if text is None or label is None:
-            detection = detect_kind(self._column_file(path), self.encoding)
+            names = (text, label, self.group, self.time)
+            detection = detect_kind(self._column_file(path), self.encoding, names)
             text = detection.settings.get("data.text") if text is None else text
             sides = [detection.settings.get(f"data.{side}") for side in ("source", "target")]
             if text is None and label in sides:  # detected as pairs: the label is one of two columns of text
@@ -254,7 +256,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             if self.split_columns != (None, None):
                 raise BadSetting(f"{path}: a folder of texts has no columns; remove data.group and data.time")
             files = read_folder(path, self.encoding, listen)
-            return [LabelledRow((normalize_text(text),), (path.name,), place) for text, place in files]
+            return [LabelledRow((normalize_text(text),), (normalize_text(path.name),), place) for text, place in files]
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
         split_by: ColumnRequest = [("data.group", self.group), ("data.time", self.time)]
@@ -263,7 +265,11 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
             row_labels = self._row_labels(
+<<<<<<< HEAD
                 [LINE_BREAKS.sub(" ", cell).strip() for cell in cells[len(texts) : n_inputs]], names
+=======
+                [normalize("NFC", cell.strip()) for cell in cells[len(texts) : n_inputs]], names
+>>>>>>> fixteacher
             )
             split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
@@ -329,7 +335,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         yield from super()._label_notices(examples)
         if self.target_type == "auto" and self.separator is None and not isinstance(self.label, list):
             suggestion = separator_notice(row.labels[0] for row in examples if len(row.labels) == 1)
-            yield from filter(None, [suggestion])
+            targets = [(row.labels[0], row.location) for row in examples if len(row.labels) == 1]
+            yield from filter(None, [suggestion, numbers_notice(targets, self.label or "label")])
 
     def group_of(self, example: LabelledRow) -> str:
         return example.group

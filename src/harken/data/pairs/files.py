@@ -85,7 +85,7 @@ class PairFile:
 
     def _detect(self) -> Detection | None:
         with suppress(BadInput):
-            return detect_kind(self.path, self.encoding)
+            return detect_kind(self.path, self.encoding, (self.source, self.target))
         return None
 
     def rows(self, on_skip: OnSkip) -> Iterator[PairRow]:

@@ -37,6 +37,12 @@ def parse_number(cell: str, decimal: Decimal = ".") -> float | None:
     return number if math.isfinite(number) else None
 
 
+def with_comma(cell: str) -> str:
+    """A number with a decimal point written with a comma; unchanged if the point may separate thousands."""
+    is_decimal = NUMBER["."].fullmatch(cell) and not GROUPED.fullmatch(cell)
+    return cell.replace(".", ",") if is_decimal else cell
+
+
 def format_problem(cells: Iterable[str], decimal: Decimal = ".", setting: str = "data.decimal=") -> str:
     """Why a column of numbers cannot be read, and what to do.
 

@@ -22,7 +22,7 @@ from harken.files import atomic_folder, sha256_of
 from .json_list import json_list_lines
 from .read import NOT_UTF8, OnSkip, input_error
 
-CACHE_FORMAT = 1  # increase when the conversion of the same file changes
+CACHE_FORMAT = 2  # increase when the conversion of the same file changes
 CHUNK_BYTES = 1 << 20
 SNIFFED_BYTES = 1 << 16  # read to recognize a format
 MAX_UNPACKED = 4 << 30  # bytes of an unpacked file

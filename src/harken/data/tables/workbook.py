@@ -1,11 +1,14 @@
 """Excel workbooks and Parquet files as lines of JSON: a list of cells per row of a sheet, an object per Parquet row."""
 
+import codecs
 import json
 import math
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import date, datetime, time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +34,13 @@ def cell_text(value: object) -> str:
 
 
 def write_excel(path: Path, write: Write, max_bytes: int) -> str:
-    """Write the first sheet with data; return a notice that names the other sheets."""
+    """Write the first sheet with a table; return a notice about the other sheets and formulas without a value."""
     try:
         import openpyxl
     except ImportError:
         raise _missing(path, "openpyxl") from None
-    n_blank = 0
+    n_blank, has_gaps, chosen = 0, False, None
+    _check_workbook(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > max_bytes:
@@ -47,7 +51,9 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
             for sheet in workbook.worksheets:
                 sheet.reset_dimensions()  # some programs write wrong ones
             sheets = [sheet for sheet in workbook.worksheets if any(map(any_cell, sheet.iter_rows(values_only=True)))]
-            for row in sheets[0].iter_rows(values_only=True) if sheets else ():
+            chosen = next(filter(_is_table, sheets), sheets[0] if sheets else None)
+            for row in chosen.iter_rows(values_only=True) if chosen else ():
+                has_gaps = has_gaps or None in row
                 cells = list(map(cell_text, row))
                 while cells and not cells[-1].strip():
                     cells.pop()
@@ -56,16 +62,56 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
                     write("[]\n" * n_blank + json.dumps(cells, ensure_ascii=False) + "\n")
                     n_blank = 0
             workbook.close()
+            n_formulas = _count_formulas(path, chosen.title) if chosen and has_gaps else 0
     except (BadInput, OSError, MemoryError):
         raise
     except Exception as error:  # zipfile, the XML parser and openpyxl raise many types for a damaged file
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         fix = "save it again as .xlsx, or as text"
         raise input_error(path, f"no readable Excel workbook ({reason})", "an .xlsx file is needed", fix) from None
-    if not sheets:
+    if not chosen:
         raise input_error(path, "an Excel workbook without data", "a sheet with data is needed", "check the file")
-    unread = ", ".join(repr(sheet.title) for sheet in sheets[1:])
-    return f"reads the sheet {sheets[0].title!r}; not read: {unread}" if unread else ""
+    unread = ", ".join(repr(sheet.title) for sheet in sheets if sheet is not chosen)
+    notices = [f"reads the sheet {chosen.title!r}; not read: {unread}"] * bool(unread)
+    if n_formulas:
+        notices.append(f"{n_formulas:,} cells hold formulas without a stored value; open and save the file in Excel")
+    return "; ".join(notices)
+
+
+def _check_workbook(path: Path) -> None:
+    """Raise for an empty file and for text under the name of a workbook."""
+    with path.open("rb") as file:
+        head = file.read(1 << 12)
+    if not head:
+        raise input_error(path, "an empty file", "a file with data is needed", "check that it was written completely")
+    with suppress(UnicodeDecodeError):
+        start = codecs.getincrementaldecoder("utf-8")().decode(head).partition("\n")[0].strip()[:40]
+        if "\0" not in start and not zipfile.is_zipfile(path):
+            problem = f"not an Excel workbook (it starts with the text {start!r})"
+            raise input_error(path, problem, "an .xlsx file is needed", f"rename it to {path.stem}.csv")
+
+
+def _is_table(sheet: Any) -> bool:
+    """Whether two rows of a sheet hold two values or more; a cover sheet holds less."""
+    wide = (row for row in sheet.iter_rows(values_only=True) if sum(value is not None for value in row) > 1)
+    return len(list(islice(wide, 2))) > 1
+
+
+def _count_formulas(path: Path, title: str) -> int:
+    """The number of cells of a sheet with a formula but no stored value."""
+    import openpyxl
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        books = [openpyxl.load_workbook(path, read_only=True, data_only=is_value) for is_value in (False, True)]
+    for book in books:
+        book[title].reset_dimensions()
+    rows = zip(*(book[title].iter_rows() for book in books), strict=True)
+    pairs = (pair for formulas, values in rows for pair in zip(formulas, values, strict=False))
+    count = sum(formula.data_type == "f" and cell.value is None for formula, cell in pairs)
+    for book in books:
+        book.close()
+    return count
 
 
 def any_cell(row: Iterable[object]) -> bool:
