@@ -159,6 +159,12 @@ def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp
     assert done.err.count("\n") == 1
 
 
+def test_the_name_of_a_file_is_not_classified_as_a_text(harken, run, table):
+    done = harken("classify", run, table.name)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("; use --in reviews.csv --out answers.csv\n")
+
+
 def test_a_run_of_labels_suggests_classify(harken, run):
     done = harken("translate", run, "a")
     assert done.code == 2

@@ -8,7 +8,7 @@ import openpyxl
 import pytest
 from click import Context
 
-from harken.cli.inputs import Inputs
+from harken.cli.inputs import Inputs, refuse_file_names
 from harken.cli.score import score
 from harken.errors import BadInput
 
@@ -174,3 +174,18 @@ def test_an_unquoted_comma_in_a_file_with_one_column_is_refused_with_its_line(tm
 def test_a_cell_longer_than_the_limit_of_the_csv_module_is_read(tmp_path):
     long = "word, " * 50_000
     assert inputs_read(tmp_path, "a.csv", f'text,label\n"{long}",pos\nshort,neg\n') == [long, "short"]
+
+
+def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my essay.txt").write_text("a text")
+    (tmp_path / "word").write_text("a text")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(BadInput, match=r"^my essay.txt is a file; .*; use --in 'my essay.txt' --out answers.csv$"):
+        refuse_file_names(["my essay.txt"])
+    with pytest.raises(BadInput, match=r"^sub/ is a folder; .*; use --in FILE --out answers.csv$"):
+        refuse_file_names(["sub/", "my essay.txt"])
+    refuse_file_names(["word", "sub", "no.txt", "and/or", "x" * 9999, "a\0.b", "", "-"])
+    assert capsys.readouterr().err == ""
+    refuse_file_names(["a good film", "my essay.txt"])
+    assert capsys.readouterr().err.startswith("harken: my essay.txt is a file; ")

@@ -1,6 +1,8 @@
 """The inputs of a command: its arguments, the lines of stdin, or the rows of a file (--in FILE --out FILE)."""
 
+import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -190,6 +192,18 @@ class Inputs:
             return print_json({"answers": self.total, "out": str(self.out), **renamed_columns})
         note = f" ({', '.join(renamed.values())}: the file has {', '.join(renamed)})" if renamed else ""
         click.echo(f"{self.total} answers in {self.out}{note}")
+
+
+def refuse_file_names(arguments: Sequence[str], way: str = "--in {} --out answers.csv") -> None:
+    """Refuse texts that are all names of files or folders, and report those among other texts."""
+    names = [name for name in arguments if (Path(name).suffix or os.sep in name) and os.path.exists(name)]
+    if not names:
+        return
+    kind, example = ("a folder", "FILE") if Path(names[0]).is_dir() else ("a file", shlex.quote(names[0]))
+    message = f"{names[0]} is {kind}; a text is expected, and the name is not the content; use {way.format(example)}"
+    if len(names) == len(arguments):
+        raise BadInput(message)
+    click.echo(f"harken: {message}", err=True)
 
 
 def input_choices(place: int | str | list[int | str] | None) -> list[ColumnChoice]:
