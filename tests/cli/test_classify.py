@@ -151,6 +151,25 @@ def test_other_data_is_evaluated_next_to_the_baselines(harken, run, table):
     assert messages["metrics"].keys() >= {"accuracy", "f1"}
 
 
+def test_other_data_in_another_encoding_is_evaluated_like_the_same_data_in_utf8(harken, run, table, tmp_path):
+    content = table.read_text() + "".join(f"{text(n)} déjà,good\n" for n in range(9))
+    (tmp_path / "utf8.csv").write_text(content, "utf-8")
+    (tmp_path / "other.csv").write_text(content, "cp1252")
+    table.write_text(content, "utf-8")  # the training data has its own encoding
+    metrics = [
+        {k: v for k, v in json.loads(done.out).items() if k in ("metrics", "baseline")}
+        for done in (
+            harken("eval", run, "utf8.csv", "--json"),
+            harken("eval", run, "other.csv", "--encoding", "cp1252", "--json"),
+        )
+    ]
+    assert metrics[0] == metrics[1]
+    (tmp_path / "latin.csv").write_text("text,label\n" + "déjà vu,good\n" * 9, "cp1252")
+    assert "; use --encoding cp1252, or fix the file" in harken("eval", run, "latin.csv").err
+    assert "--encoding: 'x1' is no text encoding" in harken("eval", run, "other.csv", "--encoding", "x1").err
+    assert "--encoding has no effect without DATA" in harken("eval", run, "--encoding", "cp1252").err
+
+
 def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp_path):
     (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
     done = harken("eval", run, "other.csv")

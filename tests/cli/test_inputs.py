@@ -176,7 +176,9 @@ def test_a_cell_longer_than_the_limit_of_the_csv_module_is_read(tmp_path):
     assert inputs_read(tmp_path, "a.csv", f'text,label\n"{long}",pos\nshort,neg\n') == [long, "short"]
 
 
-def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are_reported(tmp_path, monkeypatch, capsys):
+def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are_reported(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my essay.txt").write_text("a text")
     (tmp_path / "word").write_text("a text")

@@ -188,7 +188,7 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
     ) -> Any:
         """The data with another part as one split; only this part if the training data is missing."""
         try:
-            data: Any = self.model_copy(update={"sha256": None}).load_data(tokenizer=processor, **options)
+            data: Any = self.train_settings.load_data(tokenizer=processor, **options)
         except BadInput as error:
             notify("notice", text=no_baselines(error))
             digest = files_sha256(files, None, "")

@@ -140,6 +140,9 @@ class MathsSource(DataSource["MathsTokenizers"]):
                 break
         return Examples(*map(torch.cat, zip(*parts, strict=True))).subset(slice(n))
 
+    def with_encoding(self, encoding: str) -> Self:
+        raise BadInput(f"encoding={encoding}: examples are generated, not read; remove the option")
+
     def load_split(
         self, path: str, split: str, *, tokenizer: "MathsTokenizers", stateful: bool = False, listen: Listener = silent
     ) -> "MathsData":
