@@ -122,7 +122,7 @@ def test_a_file_that_is_not_utf_8_is_reported_with_its_position(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
     with (
         Context(score),
-        pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "),
+        pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Windows-1252\); "),
     ):
         Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "b.jsonl")).batches(1)
 

@@ -291,14 +291,14 @@ def test_an_unknown_dataset_lists_the_catalogue(error_of):
 def test_a_text_that_is_not_utf_8_is_reported_with_its_position_and_a_conversion(error_of, tmp_path):
     (tmp_path / "latin.txt").write_bytes("un café\n".encode("latin-1") * 20)
     assert error_of("train", "latin.txt") == (
-        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
-        "set data.encoding=cp1252, or convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
+        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Windows-1252); harken reads UTF-8; "
+        "set data.encoding=cp1252, or convert it: iconv -f cp1252 -t utf-8 latin.txt > latin.utf8.txt"
     )
 
 
 def test_stdin_that_is_not_utf_8_is_reported_with_its_line(error_of, run):
     assert error_of("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
-        "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8"
+        "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f cp1252 -t utf-8"
     )
 
 

@@ -35,7 +35,10 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
     if preview.is_folder(path := Path(path)):
-        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
+        try:
+            return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
+        except BadInput as error:
+            raise preview.without_conversion(error) from None
     start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
