@@ -557,9 +557,11 @@ def test_json_leaves_stdout_empty_after_an_error(harken):
 
 def test_check_recommends_cross_validation_for_a_small_table(harken, tmp_path):
     rows = [f"word{n % 5} word{n % 3} number {n},{'good' if n % 3 else 'bad'}" for n in range(499)]
-    (tmp_path / "small.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (tmp_path / "small.csv").write_text("\n".join(["text,the label", *rows]) + "\n")
     settings = ["model.d=16", "model.layers=1", "model.heads=2", "train.steps=2", "data.tokenizer=word"]
-    assert "harken train small.csv --folds 5" in harken("check", "small.csv", *settings).out
+    repeated = f"harken train small.csv {' '.join(settings)} 'data.label=the label' --folds 5\n"
+    settings.append("data.label=the label")
+    assert repeated in harken("check", "small.csv", *settings).out
     with (tmp_path / "small.csv").open("a") as file:
         file.write("the last one,good\n")
     assert "--folds" not in harken("check", "small.csv", *settings).out

@@ -345,7 +345,7 @@ def write_scores(folder, score, name="scores.csv"):
 
 def test_decimal_commas_are_refused_with_the_setting_that_reads_them_and_never_become_classes(tmp_path):
     path = write_scores(tmp_path, lambda n: f"{n % 40 / 10:.1f}".replace(".", ","))
-    with pytest.raises(BadInput, match=r"scores.csv: the target '0,0' has a decimal comma; .* set data.decimal=, "):
+    with pytest.raises(BadInput, match=r"scores.csv: the target '0,0' has a decimal comma; .* set data.decimal=',' "):
         load(path, text="text", label="score")
     data = load(path, text="text", label="score", decimal=",")
     assert data.processor.target_type == "number"
@@ -360,7 +360,7 @@ def test_decimal_commas_are_labels_if_the_user_says_so(tmp_path):
 
 def test_thousands_separators_are_refused_and_not_read_as_fractions(tmp_path):
     path = write_scores(tmp_path, lambda n: f"{1000 + 7 * n:,}")
-    with pytest.raises(BadInput, match=r"'1,000' has a thousands separator or a decimal comma; .*data.decimal=,"):
+    with pytest.raises(BadInput, match=r"'1,000' has a thousands separator or a decimal comma; .*data.decimal=','"):
         load(path, text="text", label="score")
 
 
