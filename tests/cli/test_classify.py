@@ -138,7 +138,12 @@ def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
 
 def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "out.jsonl", "--json")
-    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl", "columns": {"label": "predicted_label"}}
+    assert json.loads(done.out) == {
+        "answers": 90,
+        "unanswered": 0,
+        "out": "out.jsonl",
+        "columns": {"label": "predicted_label"},
+    }
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == [text(n) for n in range(90)]
     assert [line["line"] for line in lines] == list(range(2, 92))
@@ -171,10 +176,13 @@ def test_other_data_in_another_encoding_is_evaluated_like_the_same_data_in_utf8(
 
 
 def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp_path):
-    (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
+    (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)) + "a,awful\n")
     done = harken("eval", run, "other.csv")
     assert done.code == 2
-    assert done.err.startswith("harken: other.csv:2: unknown label 'great'; known labels are bad, fair, good")
+    assert done.err.startswith(
+        "harken: other.csv:2: 10 rows have unknown labels: 'great' (9), 'awful' (1); known labels are"
+    )
+    assert "; remove these rows, correct their labels, or train again with them." in done.err
     assert done.err.count("\n") == 1
 
 

@@ -191,3 +191,24 @@ def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are
     assert capsys.readouterr().err == ""
     refuse_file_names(["a good film", "my essay.txt"])
     assert capsys.readouterr().err.startswith("harken: my essay.txt is a file; ")
+
+
+@pytest.mark.parametrize(
+    ("content", "printed"),
+    [
+        ("a\nb\n", "2 answers"),
+        ("a\n\n", "1 answer and 1 row without one"),
+        ("\n\na\nb\n", "2 answers and 2 rows without one"),
+    ],
+)
+def test_rows_without_an_answer_are_counted_apart(tmp_path, content, printed, capsys):
+    (tmp_path / "a.txt").write_text(content)
+    for json_ in (False, True):
+        with Context(score):
+            inputs = Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "out.csv"), force=True)
+            texts = [text for batch in inputs.batches(9) for text in batch]
+            answers = [{"n": 1} if text else {"n": None, "reason": "the text is empty"} for text in texts]
+            inputs.write(answers, ("n",), json_=json_)
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line == f"{printed} in {tmp_path / 'out.csv'}"
+    assert (json.loads(counts)["answers"], json.loads(counts)["unanswered"]) == (len(texts), texts.count(""))

@@ -126,7 +126,7 @@ def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_
     assert [answer["text"] for answer in answers] == [*TEXTS, ""]
     assert [answer["predicted_text"] for answer in answers] == [*targets, None]
     assert [(answer["line"], answer.get("reason")) for answer in answers][1:] == [(3, None), (4, "the text is empty")]
-    expected = {"answers": 3, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
+    expected = {"answers": 3, "unanswered": 0, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
     assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == expected
 
 

@@ -179,8 +179,12 @@ class Inputs:
     ) -> None:
         """Write the rows of the file with their answers to --out, a table with these `keys`, then print the number."""
 
+        unanswered = 0
+
         def answered_rows() -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+            nonlocal unanswered
             for done, (row, answer) in enumerate(zip(self.rows, answers, strict=True), 1):
+                unanswered += "reason" in answer
                 yield row.columns, answer if row.line is None else {**answer, LINE: row.line}
                 listen("answer", done=done, total=self.total)
 
@@ -189,9 +193,12 @@ class Inputs:
         renamed = {key: name for key, name in columns.items() if name != key}
         if json_:
             renamed_columns = {"columns": renamed} if renamed else {}
-            return print_json({"answers": self.total, "out": str(self.out), **renamed_columns})
+            counts = {"answers": self.total, "unanswered": unanswered}
+            return print_json({**counts, "out": str(self.out), **renamed_columns})
         note = f" ({', '.join(renamed.values())}: the file has {', '.join(renamed)})" if renamed else ""
-        click.echo(f"{self.total} answers in {self.out}{note}")
+        answered = self.total - unanswered
+        missing = f" and {unanswered} row{'s' * (unanswered != 1)} without one" if unanswered else ""
+        click.echo(f"{answered} answer{'s' * (answered != 1)}{missing} in {self.out}{note}")
 
 
 def refuse_file_names(arguments: Sequence[str], way: str = "--in {} --out answers.csv") -> None:

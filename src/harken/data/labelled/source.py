@@ -33,7 +33,7 @@ from harken.data.targets import (
     missing_targets,
     normalize_numbers,
     standardize_numbers,
-    unknown_label_error,
+    unknown_labels_error,
 )
 from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
@@ -128,11 +128,12 @@ class TextLabelProcessor(TokenLabelProcessor):
         if self.target_type == "number":
             return standardize_numbers([(row.labels[0], row.location) for row in rows], self.mean, self.std)
         label_ids = {label: n for n, label in enumerate(self.labels)}
+        pairs = [(label, row.location) for row in rows for label in row.labels]
+        if unknown := [(label, place) for label, place in pairs if label not in label_ids]:
+            raise unknown_labels_error(unknown, self.labels)
         one_hot = np.zeros((len(rows), len(self.labels)), np.float32)
         for n, row in enumerate(rows):
             for label in row.labels:
-                if label not in label_ids:
-                    raise unknown_label_error(label, self.labels, row.location)
                 one_hot[n, label_ids[label]] = 1
         return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
 
