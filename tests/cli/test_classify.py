@@ -175,6 +175,16 @@ def test_other_data_in_another_encoding_is_evaluated_like_the_same_data_in_utf8(
     assert "--encoding has no effect without DATA" in harken("eval", run, "--encoding", "cp1252").err
 
 
+def test_other_data_that_was_trained_on_is_reported(harken, run, table, tmp_path):
+    notice = "reviews.csv: 75 of 90 examples are also in the training split; the metrics are higher than on new data"
+    assert notice in harken("eval", run, table).err
+    (tmp_path / "new.csv").write_text("text,label\n" + "".join(f"new {text(n)},bad\n" for n in range(9)))
+    assert "training split" not in harken("eval", run, "new.csv").err
+    table.unlink()  # then the training data is unknown
+    (tmp_path / "old.csv").write_text("text,label\n" + "".join(f"{text(n)},bad\n" for n in range(9)))
+    assert "training split" not in harken("eval", run, "old.csv").err
+
+
 def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp_path):
     (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)) + "a,awful\n")
     done = harken("eval", run, "other.csv")

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
-from harken.data.duplicates import near_duplicate_key
+from harken.data.duplicates import near_duplicate_key, trained_on_notice
 from harken.data.label_warnings import separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
@@ -40,7 +40,7 @@ from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.data.tokenizers.tokenizer import window_starts
 from harken.errors import BadInput
-from harken.events import Listener, Overflow
+from harken.events import Listener, Overflow, silent
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
@@ -282,6 +282,15 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         if separator is None:
             return (cells[0],) if cells[0] else None
         return tuple(dict.fromkeys(label for part in cells[0].split(separator) if (label := part.strip())))
+
+    def load_split(
+        self, path: str, split: str, *, tokenizer: TextLabelProcessor, stateful: bool = False, listen: Listener = silent
+    ) -> Any:
+        data = super().load_split(path, split, tokenizer=tokenizer, listen=listen)
+        other, train = ([*map(self.duplicate_key, part.rows)] for part in (data.splits[split], data.train))
+        if data.has_train and (notice := trained_on_notice(other, train)):
+            listen("notice", text=f"{path}: {notice}")
+        return data
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
