@@ -39,7 +39,7 @@ def test_the_text_column_of_a_csv_is_unquoted(tmp_path):
 
 def test_a_single_csv_column_may_have_any_name_and_several_need_a_choice(tmp_path):
     assert inputs_read(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
-    hint = "choose one with --column, or name one text or prompt"
+    hint = "choose one with --column, or rename a column to text or prompt"
     with pytest.raises(BadInput, match=rf"a\.csv: the columns are what, other; {hint}$"):
         inputs_read(tmp_path, "a.csv", "what,other\nx,y\n")
 

@@ -145,7 +145,7 @@ def test_an_output_line_has_the_columns_of_its_row_and_the_source_column_is_dete
 def test_unknown_columns_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
     output = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
-    hint = "the columns are id, words; choose one with --column, or name one source, text or prompt"
+    hint = "the columns are id, words; choose one with --column, or rename a column to source, text or prompt"
     assert (output.code, output.err) == (2, f"harken: ask.csv: {hint}\n")
 
 

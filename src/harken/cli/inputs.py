@@ -323,8 +323,12 @@ def _choose_columns(path: Path, head: TableHead, columns: Sequence[ColumnChoice]
     candidates = (_column_indices(_refs(choice), first, by_number=is_chosen or not header) for choice in columns)
     indices = next((chosen for chosen in candidates if chosen), [] if is_chosen or first[1:] else [0])
     if not indices:
-        known = f"the columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
-        rename = "name one" if header else "add a header that names one"
+        known = (
+            f"the columns are {', '.join(first)}"
+            if header
+            else f"it has {len(first)} column{'s' * (len(first) != 1)} and no header"
+        )
+        rename = "rename a column to" if header else "add a header that names one"
         hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
         raise BadInput(f"{path}: {known}; choose one with --column{hint}")
     return indices, header

@@ -312,4 +312,4 @@ def test_missing_labels_of_sets_are_kept_unless_they_are_dropped(tmp_path):
 def test_a_rare_typing_error_skips_its_row(tmp_path):
     path, notices = write_commas(tmp_path / "a.csv", cell=lambda n: "3,4" if n == 50 else f"{n}.5"), []
     SetSource(path=str(path)).load_data(listen=lambda _, **facts: notices.append(facts["text"]))
-    assert notices == [f"skipped 1 rows (no row of a set): {path}:52: column 'x': '3,4' has a decimal comma"]
+    assert notices == [f"skipped 1 row (no row of a set): {path}:52: column 'x': '3,4' has a decimal comma"]

@@ -45,7 +45,7 @@ class SkippedRows:
 
     def __str__(self) -> str:
         more = ", ..." * (self.count > len(self.first))
-        return f"skipped {self.count:,} rows ({self.what}): {', '.join(self.first)}{more}"
+        return f"skipped {self.count:,} row{'s' * (self.count != 1)} ({self.what}): {', '.join(self.first)}{more}"
 
     def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
