@@ -201,13 +201,13 @@ class Inputs:
         click.echo(f"{answered} answer{'s' * (answered != 1)}{missing} in {self.out}{note}")
 
 
-def refuse_file_names(arguments: Sequence[str], way: str = "--in {} --out answers.csv") -> None:
+def refuse_file_names(arguments: Sequence[str], usage: str = "--in {} --out answers.csv") -> None:
     """Refuse texts that are all names of files or folders, and report those among other texts."""
     names = [name for name in arguments if (Path(name).suffix or os.sep in name) and os.path.exists(name)]
     if not names:
         return
     kind, example = ("a folder", "FILE") if Path(names[0]).is_dir() else ("a file", shlex.quote(names[0]))
-    message = f"{names[0]} is {kind}; a text is expected, and the name is not the content; use {way.format(example)}"
+    message = f"{names[0]} is {kind}; a text is expected, and the name is not the content; use {usage.format(example)}"
     if len(names) == len(arguments):
         raise BadInput(message)
     click.echo(f"harken: {message}", err=True)

@@ -22,7 +22,7 @@ from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
-from harken.data.split import Column
+from harken.data.split import Column, SplitData
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import SkippedRows, check_skipped
@@ -285,7 +285,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     def load_split(
         self, path: str, split: str, *, tokenizer: TextLabelProcessor, stateful: bool = False, listen: Listener = silent
-    ) -> Any:
+    ) -> SplitData[TextLabelProcessor, LabelledTexts]:
         data = super().load_split(path, split, tokenizer=tokenizer, listen=listen)
         other, train = ([*map(self.duplicate_key, part.rows)] for part in (data.splits[split], data.train))
         if data.has_train and (notice := trained_on_notice(other, train)):
