@@ -569,3 +569,12 @@ def test_many_combinations_of_labels_are_detected_as_pairs_with_the_settings_tha
     data = load(path, label="tags", separator=";")
     assert data.processor.labels == names
     assert data.train.rows[0].texts[0] == sentence(int(data.train.rows[0].texts[0].split()[-1]))
+
+
+def test_repeated_texts_leave_too_few_different_examples_to_hold_out(tmp_path):
+    path, notices = tmp_path / "same.csv", list[str]()
+    path.write_text("text,label\n" + "a good film,good\na bad film,bad\n" * 75)
+    TableSource(path=str(path), text="text", label="label", valid=1e-9, test=1e-9).load_data(
+        listen=lambda event, **facts: notices.append(str(facts.get("text")))
+    )
+    assert "data.test: too few different examples to hold out a split" in notices
