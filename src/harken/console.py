@@ -118,7 +118,7 @@ def _decode_line(raw: bytes, n: int) -> str:
         return raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:
         what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
+        raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f cp1252 -t utf-8") from None
 
 
 # --- progress -----------------------------------------------------------------------------------------------------

@@ -116,11 +116,20 @@ class Recipe:
         return replace(self, **sections, origins={**self.origins, **dict.fromkeys(changed, "computed")})
 
     def load_data(
-        self, tokenizer: "Processor | None" = None, *, other: tuple[str, str] | None = None, listen: Listener = silent
+        self,
+        tokenizer: "Processor | None" = None,
+        *,
+        other: tuple[str, str] | None = None,
+        encoding: str = "",
+        listen: Listener = silent,
     ) -> "Dataset":
-        """Load the data, or another data set (path, split) to evaluate; trains a tokenizer unless one is passed."""
+        """Load the data, or another data set (path, split) to evaluate; trains a tokenizer unless one is passed.
+
+        `encoding` is that of the other data if it differs from the encoding of the training data.
+        """
         options = {"stateful": self.model.stateful, "tokenizer": tokenizer, "listen": listen}
-        return self.data.load_data(**options) if other is None else self.data.load_split(*other, **options)
+        data = self.data.with_encoding(encoding) if encoding else self.data
+        return self.data.load_data(**options) if other is None else data.load_split(*other, **options)
 
     def bind(self, dataset: "Dataset") -> "BoundTask":
         """The task on a loaded data set."""

@@ -138,7 +138,12 @@ def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
 
 def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "out.jsonl", "--json")
-    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl", "columns": {"label": "predicted_label"}}
+    assert json.loads(done.out) == {
+        "answers": 90,
+        "unanswered": 0,
+        "out": "out.jsonl",
+        "columns": {"label": "predicted_label"},
+    }
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == [text(n) for n in range(90)]
     assert [line["line"] for line in lines] == list(range(2, 92))
@@ -151,12 +156,50 @@ def test_other_data_is_evaluated_next_to_the_baselines(harken, run, table):
     assert messages["metrics"].keys() >= {"accuracy", "f1"}
 
 
+def test_other_data_in_another_encoding_is_evaluated_like_the_same_data_in_utf8(harken, run, table, tmp_path):
+    content = table.read_text() + "".join(f"{text(n)} déjà,good\n" for n in range(9))
+    (tmp_path / "utf8.csv").write_text(content, "utf-8")
+    (tmp_path / "other.csv").write_text(content, "cp1252")
+    table.write_text(content, "utf-8")  # the training data has its own encoding
+    metrics = [
+        {k: v for k, v in json.loads(done.out).items() if k in ("metrics", "baseline")}
+        for done in (
+            harken("eval", run, "utf8.csv", "--json"),
+            harken("eval", run, "other.csv", "--encoding", "cp1252", "--json"),
+        )
+    ]
+    assert metrics[0] == metrics[1]
+    (tmp_path / "latin.csv").write_text("text,label\n" + "déjà vu,good\n" * 9, "cp1252")
+    assert "; use --encoding cp1252, or fix the file" in harken("eval", run, "latin.csv").err
+    assert "--encoding: 'x1' is no text encoding" in harken("eval", run, "other.csv", "--encoding", "x1").err
+    assert "--encoding has no effect without DATA" in harken("eval", run, "--encoding", "cp1252").err
+
+
+def test_other_data_that_was_trained_on_is_reported(harken, run, table, tmp_path):
+    notice = "reviews.csv: 75 of 90 examples are also in the training split; the metrics are higher than on new data"
+    assert notice in harken("eval", run, table).err
+    (tmp_path / "new.csv").write_text("text,label\n" + "".join(f"new {text(n)},bad\n" for n in range(9)))
+    assert "training split" not in harken("eval", run, "new.csv").err
+    table.unlink()  # then the training data is unknown
+    (tmp_path / "old.csv").write_text("text,label\n" + "".join(f"{text(n)},bad\n" for n in range(9)))
+    assert "training split" not in harken("eval", run, "old.csv").err
+
+
 def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp_path):
-    (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
+    (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)) + "a,awful\n")
     done = harken("eval", run, "other.csv")
     assert done.code == 2
-    assert done.err.startswith("harken: other.csv:2: unknown label 'great'; known labels are bad, fair, good")
+    assert done.err.startswith(
+        "harken: other.csv:2: 10 rows have unknown labels: 'great' (9), 'awful' (1); known labels are"
+    )
+    assert "; remove these rows, correct their labels, or train again with them." in done.err
     assert done.err.count("\n") == 1
+
+
+def test_the_name_of_a_file_is_not_classified_as_a_text(harken, run, table):
+    done = harken("classify", run, table.name)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("; use --in reviews.csv --out answers.csv\n")
 
 
 def test_a_run_of_labels_suggests_classify(harken, run):

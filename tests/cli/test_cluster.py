@@ -1,5 +1,6 @@
 """harken cluster: its output, its JSON and its error messages."""
 
+import csv
 import json
 
 import numpy as np
@@ -28,7 +29,7 @@ def test_decimal_commas_are_read_with_the_option_that_the_message_names(harken, 
     refused = harken("cluster", "p.csv", "--k", 2)
     assert refused.code == 2
     assert "p.csv: column 'x': '0,05' has a decimal comma; " in refused.err
-    assert refused.err.endswith("set --decimal ,\n")
+    assert refused.err.endswith("set --decimal ','\n")
     assert "2 clusters of 20 points" in harken("cluster", "p.csv", "--k", 2, "--restarts", 2, "--decimal", ",").out
 
 
@@ -61,10 +62,25 @@ def test_a_run_embeds_the_texts_of_a_file(harken, run):
     assert actual["settings"]["layer"] == 1
 
 
+def test_a_table_of_texts_is_clustered_with_the_line_of_each_row_and_without_empty_texts(harken, run):
+    words = [f"{'a hat' if n % 2 else 'Tom ran'} {n}" for n in range(20)]
+    words[3], words[7] = " ", '"Tom\nran"'
+    with open("t.csv", "w") as file:
+        file.write("word,n\n" + "".join(f"{word},{n}\n" for n, word in enumerate(words)))
+    done = harken("cluster", run, "t.csv", "--k", 2, "--column", "word", "--out", "out")
+    assert "t.csv: 1 row has no text and no cluster" in done.out + done.err
+    with open("out/clusters.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["line"], row["text"]) for row in rows[5:8]] == [("8", words[6]), ("9", "Tom\nran"), ("11", words[8])]
+    assert [int(row["row"]) for row in rows] == list(range(1, 20))
+    assert {"2", "3", "4", "6"} <= {row["line"] for row in rows}
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["nope.npy"], "nope.npy: no such file; give a .npy, .csv or .tsv file of vectors"),
+        (["p.npy", "data.decimal=,"], "cluster has no settings; use an option, such as --decimal or --column"),
         (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
         (["p.npy", "--k", "two"], "expected a number (3), a range (2-8) or a list (2,4,8)"),
         (["p.npy", "--finetune-minutes", "1"], "--finetune-minutes has no effect without --regress"),

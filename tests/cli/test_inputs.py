@@ -8,7 +8,7 @@ import openpyxl
 import pytest
 from click import Context
 
-from harken.cli.inputs import Inputs
+from harken.cli.inputs import Inputs, refuse_file_names
 from harken.cli.score import score
 from harken.errors import BadInput
 
@@ -39,7 +39,7 @@ def test_the_text_column_of_a_csv_is_unquoted(tmp_path):
 
 def test_a_single_csv_column_may_have_any_name_and_several_need_a_choice(tmp_path):
     assert inputs_read(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
-    hint = "choose one with --column, or name one text or prompt"
+    hint = "choose one with --column, or rename a column to text or prompt"
     with pytest.raises(BadInput, match=rf"a\.csv: the columns are what, other; {hint}$"):
         inputs_read(tmp_path, "a.csv", "what,other\nx,y\n")
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_not_utf_8_is_reported_with_its_position(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
     with (
         Context(score),
-        pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "),
+        pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Windows-1252\); "),
     ):
         Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "b.jsonl")).batches(1)
 
@@ -174,3 +174,41 @@ def test_an_unquoted_comma_in_a_file_with_one_column_is_refused_with_its_line(tm
 def test_a_cell_longer_than_the_limit_of_the_csv_module_is_read(tmp_path):
     long = "word, " * 50_000
     assert inputs_read(tmp_path, "a.csv", f'text,label\n"{long}",pos\nshort,neg\n') == [long, "short"]
+
+
+def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are_reported(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my essay.txt").write_text("a text")
+    (tmp_path / "word").write_text("a text")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(BadInput, match=r"^my essay.txt is a file; .*; use --in 'my essay.txt' --out answers.csv$"):
+        refuse_file_names(["my essay.txt"])
+    with pytest.raises(BadInput, match=r"^sub/ is a folder; .*; use --in FILE --out answers.csv$"):
+        refuse_file_names(["sub/", "my essay.txt"])
+    refuse_file_names(["word", "sub", "no.txt", "and/or", "x" * 9999, "a\0.b", "", "-"])
+    assert capsys.readouterr().err == ""
+    refuse_file_names(["a good film", "my essay.txt"])
+    assert capsys.readouterr().err.startswith("harken: my essay.txt is a file; ")
+
+
+@pytest.mark.parametrize(
+    ("content", "printed"),
+    [
+        ("a\nb\n", "2 answers"),
+        ("a\n\n", "1 answer and 1 row without one"),
+        ("\n\na\nb\n", "2 answers and 2 rows without one"),
+    ],
+)
+def test_rows_without_an_answer_are_counted_apart(tmp_path, content, printed, capsys):
+    (tmp_path / "a.txt").write_text(content)
+    for json_ in (False, True):
+        with Context(score):
+            inputs = Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "out.csv"), force=True)
+            texts = [text for batch in inputs.batches(9) for text in batch]
+            answers = [{"n": 1} if text else {"n": None, "reason": "the text is empty"} for text in texts]
+            inputs.write(answers, ("n",), json_=json_)
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line == f"{printed} in {tmp_path / 'out.csv'}"
+    assert (json.loads(counts)["answers"], json.loads(counts)["unanswered"]) == (len(texts), texts.count(""))

@@ -291,14 +291,14 @@ def test_an_unknown_dataset_lists_the_catalogue(error_of):
 def test_a_text_that_is_not_utf_8_is_reported_with_its_position_and_a_conversion(error_of, tmp_path):
     (tmp_path / "latin.txt").write_bytes("un café\n".encode("latin-1") * 20)
     assert error_of("train", "latin.txt") == (
-        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
-        "set data.encoding=cp1252, or convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
+        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Windows-1252); harken reads UTF-8; "
+        "set data.encoding=cp1252, or convert it: iconv -f cp1252 -t utf-8 latin.txt > latin.utf8.txt"
     )
 
 
 def test_stdin_that_is_not_utf_8_is_reported_with_its_line(error_of, run):
     assert error_of("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
-        "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8"
+        "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f cp1252 -t utf-8"
     )
 
 
@@ -557,9 +557,11 @@ def test_json_leaves_stdout_empty_after_an_error(harken):
 
 def test_check_recommends_cross_validation_for_a_small_table(harken, tmp_path):
     rows = [f"word{n % 5} word{n % 3} number {n},{'good' if n % 3 else 'bad'}" for n in range(499)]
-    (tmp_path / "small.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (tmp_path / "small.csv").write_text("\n".join(["text,the label", *rows]) + "\n")
     settings = ["model.d=16", "model.layers=1", "model.heads=2", "train.steps=2", "data.tokenizer=word"]
-    assert "harken train small.csv --folds 5" in harken("check", "small.csv", *settings).out
+    repeated = f"harken train small.csv {' '.join(settings)} 'data.label=the label' --folds 5\n"
+    settings.append("data.label=the label")
+    assert repeated in harken("check", "small.csv", *settings).out
     with (tmp_path / "small.csv").open("a") as file:
         file.write("the last one,good\n")
     assert "--folds" not in harken("check", "small.csv", *settings).out

@@ -126,7 +126,7 @@ def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_
     assert [answer["text"] for answer in answers] == [*TEXTS, ""]
     assert [answer["predicted_text"] for answer in answers] == [*targets, None]
     assert [(answer["line"], answer.get("reason")) for answer in answers][1:] == [(3, None), (4, "the text is empty")]
-    expected = {"answers": 3, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
+    expected = {"answers": 3, "unanswered": 0, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
     assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == expected
 
 
@@ -145,7 +145,7 @@ def test_an_output_line_has_the_columns_of_its_row_and_the_source_column_is_dete
 def test_unknown_columns_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
     output = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
-    hint = "the columns are id, words; choose one with --column, or name one source, text or prompt"
+    hint = "the columns are id, words; choose one with --column, or rename a column to source, text or prompt"
     assert (output.code, output.err) == (2, f"harken: ask.csv: {hint}\n")
 
 

@@ -365,6 +365,8 @@ def test_a_text_column_is_searched_for_in_the_encoding_of_the_data(tmp_path):
     (tmp_path / "g.csv").write_text(f"text,label,author\n{rows}", "cp1252")
     data = choose("g.csv", {"data.encoding": "cp1252", "data.group": "author"}).recipe.data
     assert (data.kind, data.group, data.encoding) == ("table", "author", "cp1252")
+
+
 def test_a_first_row_read_as_data_that_could_be_the_header_gives_a_notice(tmp_path):
     rows = "".join(f"ein Hund läuft {n},un chien court {n}\n" for n in range(40))
     (tmp_path / "a.csv").write_text("Lektion,Zielwort\n" + rows, "utf-8")

@@ -173,7 +173,7 @@ def test_a_group_column_makes_sets_of_a_table(tmp_path):
 def test_other_sets_are_read_with_the_decimal_sign_of_the_run(tmp_path):
     table = windows(tmp_path / "a.csv", 40)
     table.write_text(table.read_text().replace(",", ";").replace(".", ","))
-    with pytest.raises(BadInput, match=r"column 'a': '.*' has a decimal comma; .* set data\.decimal=,$"):
+    with pytest.raises(BadInput, match=r"column 'a': '.*' has a decimal comma; .* set data\.decimal=','$"):
         harken.train(table, out=tmp_path / "refused", settings={**TINY, "train.steps": 2})
     settings = {**TINY, "train.steps": 2, "data.decimal": ","}
     run = harken.train(table, out=tmp_path / "run", settings=settings)

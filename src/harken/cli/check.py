@@ -1,6 +1,6 @@
 """harken check DATA|RECIPE, harken check --settings KIND"""
 
-from shlex import quote
+from shlex import join
 from typing import TYPE_CHECKING
 
 import click
@@ -57,11 +57,11 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     why = "" if cost["timed"] else "; counted from the sizes of the weights, as timing some steps would take too long"
     click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}{why}")
-    if advice := _folds_advice(what, recipe, int(cost["examples"])):
+    if advice := _folds_advice([what, *settings], recipe, int(cost["examples"])):
         click.echo(advice)
 
 
-def _folds_advice(what: str, recipe: "Recipe", n_examples: int) -> str:
+def _folds_advice(arguments: list[str], recipe: "Recipe", n_examples: int) -> str:
     """The recommendation to cross-validate a small data set of which a fraction is the test split; else ""."""
     from harken.data.split import FileSource
 
@@ -70,7 +70,7 @@ def _folds_advice(what: str, recipe: "Recipe", n_examples: int) -> str:
     if not suitable or data.fold is not None or not 0 < n_examples < MIN_EXAMPLES:
         return ""
     test = f"{n_examples:,} examples make a small test split, and its metrics are uncertain"
-    return f"{test}; cross-validation tests on all of them: harken train {quote(what)} --folds 5"
+    return f"{test}; cross-validation tests on all of them: harken train {join(arguments)} --folds 5"
 
 
 def _detection_lines(what: str, guess: "Detection | None", kind: str) -> list[str]:

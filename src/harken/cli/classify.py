@@ -13,7 +13,16 @@ from harken.events import Listener
 
 from . import json_option, overflow_option, precision_option, print_json, reject_options
 from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
-from .inputs import IMAGE_COLUMNS, TEXT_COLUMNS, InputRow, Inputs, file_options, input_choices, locate_image
+from .inputs import (
+    IMAGE_COLUMNS,
+    TEXT_COLUMNS,
+    InputRow,
+    Inputs,
+    file_options,
+    input_choices,
+    locate_image,
+    refuse_file_names,
+)
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -55,6 +64,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
 
     model = load(run, precision=precision)
     inputs.use_encoding(model.recipe.data.file_encoding)
+    if model.input_reader is None:
+        refuse_file_names(texts)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
         arguments["listen"] = listener

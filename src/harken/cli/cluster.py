@@ -1,11 +1,13 @@
 """harken cluster RUN|FILE [TEXTS]"""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
 from harken.console import ConsoleListener, table
+from harken.errors import BadInput
 from harken.experiments.cluster.records import ClusterFacts
 from harken.experiments.report.formatting import format_number
 
@@ -42,6 +44,8 @@ def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> No
     rows.
     """
     options: dict[str, Any] = settings
+    if texts and re.match(r"[a-z]+\.\w+=", texts) and not Path(texts).exists():
+        raise BadInput(f"{texts}: cluster has no settings; use an option, such as --decimal or --column")
     if options.pop("regress"):
         return _regress(what, texts, json_, options)
     if options.pop("finetune_minutes") is not None:

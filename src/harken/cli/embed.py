@@ -11,7 +11,7 @@ from harken.files import atomic_file
 
 from . import json_option, load_run, overflow_option, print_json, reject_options
 from .answers import Answer, answer_texts, null_line, parallel_lists
-from .inputs import FILE_OPTIONS, OUT_HELP, Inputs, file_options
+from .inputs import FILE_OPTIONS, OUT_HELP, Inputs, file_options, refuse_file_names
 
 BATCH_SIZE = 256  # texts per batch
 POOLS, POOL_HELP = ("mean", "cls", "last"), "Pooling of the hidden states: mean, first token, or last token."
@@ -44,6 +44,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
         return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
     reject_options("without --nearest", "k")
     inputs = Inputs.from_options(texts, options, other_endings=[".npy"])
+    refuse_file_names(texts)
     model = load_run(run, "embed")
     inputs.use_encoding(model.recipe.data.file_encoding)
     arguments = {name: options[name] for name in ("pool", "layer", "overflow")} | {"normalize": not options["raw"]}

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from harken.console import ConsoleListener, align_metrics, decode_prompt, evaluation_lines, main_split
+from harken.data.tables.text_file import check_encoding
 from harken.errors import BadInput
 from harken.experiments.report.formatting import format_number
 from harken.suggestions import did_you_mean
@@ -24,19 +25,25 @@ PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} 
 @click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: number of examples in the prompt.")
 @click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the word in the prompt for each label.")
 @click.option("--seed", type=int, default=0, help="With --prompt: random seed that selects the examples.")
+@click.option("--encoding", metavar="NAME", help="Encoding of DATA if it is not UTF-8, such as cp1252.")
 @precision_option
 @json_option
-def eval(run: str, data: str | None, split: str | None, precision: str, json_: bool, **options: object) -> None:
+def eval(
+    run: str, data: str | None, split: str | None, encoding: str | None, precision: str, json_: bool, **options: object
+) -> None:
     """Evaluate a RUN on a split of its data, or on other DATA; print metrics, baselines and how they were computed.
 
     With --prompt, RUN is a language model. It is evaluated on labelled texts, pairs or questions (SQuAD) with a prompt,
     without training. With --shots 0 all rows of DATA are evaluated, unless its files are splits or --split names one.
     """
+    try:
+        check_encoding(encoding)
+    except ValueError as error:
+        raise BadInput(f"--encoding: {error}") from None
     if options["prompt"] is not None:
-        return _evaluate_prompt(run, data, split, precision, json_, options)
+        return _evaluate_prompt(run, data, split, precision, json_, options | {"encoding": encoding})
     reject_options("without --prompt", "shots", "labels", "seed")
-    if data is not None:
-        reject_options("for other data", "split")
+    reject_options("for other data", "split") if data is not None else reject_options("without DATA", "encoding")
     from harken.experiments.choose import find_data
     from harken.inference.run import load
 
@@ -49,7 +56,10 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
                 option = near.replace("mean ", "mean --split ")
                 raise BadInput(f"{data}: no such data; a split of the run's own data is an option.{option}") from None
             raise
-        score, baseline = model.evaluate(split, data=path, listen=listener)
+        try:
+            score, baseline = model.evaluate(split, data=path, encoding=encoding or "", listen=listener)
+        except BadInput as error:
+            raise BadInput(str(error).replace("set data.encoding=", "use --encoding ")) from None
     shown = "other data" if data else split or main_split(model.metrics)
     if json_:
         return print_json(_json_summary(score, baseline, shown))
@@ -78,7 +88,8 @@ def _evaluate_prompt(
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=json_) as listener:
-        recipe = choose(data, listen=listener).recipe
+        encoding = {"data.encoding": options["encoding"]} if options["encoding"] else {}
+        recipe = choose(data, encoding, listen=listener).recipe
         task, part = load_task(recipe, split, listener, needs_train=max(counts) > 0)
         template, seed = decode_prompt(options["prompt"]), options["seed"]
         prompts = [FewShotPrompt(template, shots, seed, labels) for shots in counts]

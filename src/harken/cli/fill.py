@@ -7,7 +7,7 @@ from harken.events import silent
 
 from . import json_option, load_run, print_json
 from .answers import Answer, answer_texts, null_line, parallel_lists
-from .inputs import Inputs
+from .inputs import Inputs, refuse_file_names
 
 
 @click.command()
@@ -18,6 +18,7 @@ from .inputs import Inputs
 def fill(run: str, texts: tuple[str, ...], k: int, json_: bool) -> None:
     """Predict the most probable words for each [MASK] of TEXT. With - or piped input, each line of stdin is a text."""
     inputs = Inputs(texts, 'a text with a [MASK]: "The [MASK] sat."; or - to read texts')
+    refuse_file_names(texts, "- < {}")
     model = load_run(run, "fill")
     with ConsoleListener(to_stderr=True) as listener:
 

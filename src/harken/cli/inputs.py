@@ -1,6 +1,8 @@
 """The inputs of a command: its arguments, the lines of stdin, or the rows of a file (--in FILE --out FILE)."""
 
+import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -183,8 +185,12 @@ class Inputs:
     ) -> None:
         """Write the rows of the file with their answers to --out, a table with these `keys`, then print the number."""
 
+        unanswered = 0
+
         def answered_rows() -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+            nonlocal unanswered
             for done, (row, answer) in enumerate(zip(self.rows, answers, strict=True), 1):
+                unanswered += "reason" in answer
                 yield row.columns, answer if row.line is None else {**answer, LINE: row.line}
                 listen("answer", done=done, total=self.total)
 
@@ -193,9 +199,24 @@ class Inputs:
         renamed = {key: name for key, name in columns.items() if name != key}
         if json_:
             renamed_columns = {"columns": renamed} if renamed else {}
-            return print_json({"answers": self.total, "out": str(self.out), **renamed_columns})
+            counts = {"answers": self.total, "unanswered": unanswered}
+            return print_json({**counts, "out": str(self.out), **renamed_columns})
         note = f" ({', '.join(renamed.values())}: the file has {', '.join(renamed)})" if renamed else ""
-        click.echo(f"{self.total} answers in {self.out}{note}")
+        answered = self.total - unanswered
+        missing = f" and {unanswered} row{'s' * (unanswered != 1)} without one" if unanswered else ""
+        click.echo(f"{answered} answer{'s' * (answered != 1)}{missing} in {self.out}{note}")
+
+
+def refuse_file_names(arguments: Sequence[str], usage: str = "--in {} --out answers.csv") -> None:
+    """Refuse texts that are all names of files or folders, and report those among other texts."""
+    names = [name for name in arguments if (Path(name).suffix or os.sep in name) and os.path.exists(name)]
+    if not names:
+        return
+    kind, example = ("a folder", "FILE") if Path(names[0]).is_dir() else ("a file", shlex.quote(names[0]))
+    message = f"{names[0]} is {kind}; a text is expected, and the name is not the content; use {usage.format(example)}"
+    if len(names) == len(arguments):
+        raise BadInput(message)
+    click.echo(f"harken: {message}", err=True)
 
 
 def input_choices(place: int | str | list[int | str] | None) -> list[ColumnChoice]:
@@ -308,8 +329,12 @@ def _choose_columns(path: Path, head: TableHead, columns: Sequence[ColumnChoice]
     candidates = (_column_indices(_refs(choice), first, by_number=is_chosen or not header) for choice in columns)
     indices = next((chosen for chosen in candidates if chosen), [] if is_chosen or first[1:] else [0])
     if not indices:
-        known = f"the columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
-        rename = "name one" if header else "add a header that names one"
+        known = (
+            f"the columns are {', '.join(first)}"
+            if header
+            else f"it has {len(first)} column{'s' * (len(first) != 1)} and no header"
+        )
+        rename = "rename a column to" if header else "add a header that names one"
         hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
         raise BadInput(f"{path}: {known}; choose one with --column{hint}")
     return indices, header

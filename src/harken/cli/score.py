@@ -10,7 +10,7 @@ from harken.experiments.report.formatting import format_number
 
 from . import json_option, load_run, print_json
 from .answers import Answer, answer_texts, null_line, parallel_lists
-from .inputs import Inputs, file_options
+from .inputs import Inputs, file_options, refuse_file_names
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -29,6 +29,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, **options: object) -> N
     With - or piped input, each line of stdin is a text.
     """
     inputs = Inputs.from_options(texts, options)
+    refuse_file_names(texts)
     model = load_run(run, "generate")
     inputs.use_encoding(model.recipe.data.file_encoding)
     is_single = len(texts) == 1 and not inputs.stdin

@@ -6,7 +6,7 @@ from harken.console import ConsoleListener
 
 from . import json_option, load_run, precision_option, print_json
 from .answers import Answer, answer_texts, min_probability_option, null_line, one_line, parallel_lists
-from .inputs import Inputs, file_options
+from .inputs import Inputs, file_options, refuse_file_names
 
 BATCH_SIZE = 256  # texts per batch
 
@@ -23,6 +23,7 @@ def tag(
 ) -> None:
     """Tag the spans of each TEXT, such as names. With - or piped input, each line of stdin is a text."""
     inputs = Inputs.from_options(texts, options)
+    refuse_file_names(texts)
     model = load_run(run, "tag", precision)
     inputs.use_encoding(model.recipe.data.file_encoding)
 

@@ -8,7 +8,7 @@ from harken.console import ConsoleListener
 
 from . import json_option, load_run, precision_option, print_json, search_options
 from .answers import Answer, answer_texts, null_line, one_line
-from .inputs import TEXT_COLUMNS, Inputs, file_options, input_choices
+from .inputs import TEXT_COLUMNS, Inputs, file_options, input_choices, refuse_file_names
 
 BATCH_SIZE = 64  # texts per batch
 TAB_NOTICE = "a tab is part of the source; to translate a column of a table: --in FILE --column NAME --out FILE"
@@ -25,6 +25,7 @@ NULL = {"text": None, "score": None}
 def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **options: object) -> None:
     """Generate the target of each source TEXT. With - or piped input, each line of stdin is a source."""
     inputs = Inputs.from_options(texts, options)
+    refuse_file_names(texts)
     search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     from harken.decode.beam import SearchSettings
 

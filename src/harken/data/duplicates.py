@@ -42,6 +42,13 @@ def duplicate_notices(
             yield _near_notice(split, len(examples), near)
 
 
+def trained_on_notice(other: Sequence[str], train: Iterable[str]) -> str:
+    """The notice about other data whose keys occur in the training split; empty if none does."""
+    n_known = sum(key in known for key in other) if (known := {*train}) else 0
+    reason = "the metrics are higher than on new data"
+    return f"{n_known:,} of {len(other):,} examples are also in the training split; {reason}" if n_known else ""
+
+
 def conflict_notice(examples: Iterable[tuple[str, tuple[str, ...], str]]) -> str:
     """The notice about equal examples with different labels, from (key, labels, location); empty if there are none."""
     seen = dict[str, dict[tuple[str, ...], str]]()

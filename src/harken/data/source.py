@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Annotated, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from harken.data.tables.text_file import check_encoding
+from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import CaptionInputs, ImageShape, LabelOutputs, Settings
 
@@ -42,6 +43,7 @@ class DataSource(Settings, Generic[ProcessorT]):
     """Base class of the settings of a data kind."""
 
     task: ClassVar[str] = "next-word"  # default of task.kind; registry.FAMILIES lists its models
+    _train_encoding: dict[str, object] = PrivateAttr(default_factory=dict)  # if other data has another encoding
     input_setting: ClassVar[str] = ""  # the setting that names the input column of a table
 
     def load_data(
@@ -55,6 +57,19 @@ class DataSource(Settings, Generic[ProcessorT]):
     ) -> Dataset:
         """The data with one split read from another file; only that split if the training data is missing."""
         raise NotImplementedError
+
+    def with_encoding(self, encoding: str) -> Self:
+        """The settings to read other data in another encoding; the training data is read in its own."""
+        if "encoding" not in type(self).model_fields:
+            raise BadInput(f"encoding={encoding}: this kind of data is not read as text; remove the option")
+        source = self.model_copy(update={"encoding": encoding})
+        source._train_encoding = {"encoding": dict(self)["encoding"]}
+        return source
+
+    @property
+    def train_settings(self) -> Self:
+        """The settings to read the training data next to other data."""
+        return self.model_copy(update={"sha256": None, **self._train_encoding})
 
     def load_processor(self, folder: Path) -> ProcessorT:
         """The processor saved in a run folder."""

@@ -189,7 +189,7 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
     ) -> Any:
         """The data with another part as one split; only this part if the training data is missing."""
         try:
-            data: Any = self.model_copy(update={"sha256": None}).load_data(tokenizer=processor, **options)
+            data: Any = self.train_settings.load_data(tokenizer=processor, **options)
         except BadInput as error:
             notify("notice", text=no_baselines(error))
             digest = files_sha256(files, None, "")
@@ -295,7 +295,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         splits = {s: self.encode_examples(examples[s], processor) for s in ("valid", "test") if examples.get(s)}
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
-                few = "examples" if self.split_columns[0] is None else "groups"
+                few = "different examples" if self.split_columns[0] is None else "groups"
                 listen("notice", text=f"data.{split}: too few {few} to hold out a split")
         report_overflow(listen, *filter(None, map(self.overflow, [encoded, *splits.values()])))
         return self.dataset_class(self, processor, encoded, splits, digest, split_by=self.describe_split(files))

@@ -113,6 +113,21 @@ def standardize_numbers(targets: Iterable[tuple[str, str]], mean: float, std: fl
 
 def unknown_label_error(label: str, labels: Sequence[str], place: str) -> BadInput:
     """Error for a label that does not occur in the training data."""
-    known = ", ".join(labels[:MAX_SHOWN]) + ", ..." * (len(labels) > MAX_SHOWN)
-    problem = f"unknown label {label!r}" if label else "label is empty"
-    return BadInput(f"{place}: {problem}; known labels are {known}; fix the row.{did_you_mean(label, labels)}")
+    return unknown_labels_error([(label, place)], labels)
+
+
+def unknown_labels_error(unknown: Sequence[tuple[str, str]], labels: Sequence[str]) -> BadInput:
+    """Error for labels, with the place of each, that do not occur in the training data."""
+    (label, first), known = unknown[0], _shorten(labels)
+    if len(unknown) == 1:
+        problem, fix = (f"unknown label {label!r}" if label else "label is empty"), "fix the row"
+    else:
+        counts = Counter(repr(name) if name else "empty" for name, _ in unknown)
+        named = _shorten([f"{name} ({count:,})" for name, count in counts.most_common()])
+        problem = f"{len({place for _, place in unknown}):,} rows have unknown labels: {named}"
+        fix = "remove these rows, correct their labels, or train again with them"
+    return BadInput(f"{first}: {problem}; known labels are {known}; {fix}.{did_you_mean(label, labels)}")
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_SHOWN]) + ", ..." * (len(names) > MAX_SHOWN)

@@ -142,17 +142,17 @@ class Run(LoadedModel):
         scores = score_texts(self, [text] if isinstance(text, str) else to_list(text))
         return scores[0] if isinstance(text, str) else scores
 
-    def evaluate(self, split: str | None = None, *, data: str | None = None, listen: Listener = silent) -> Evaluation:
-        """The task's metrics on a split of the run's data, or on other data, and those of the baselines.
-
-        The score also has the 95 % intervals of its metrics, and the paired differences to the baselines.
-        Without a split it is test, if there is one, else valid.
+    def evaluate(
+        self, split: str | None = None, *, data: str | None = None, encoding: str = "", listen: Listener = silent
+    ) -> Evaluation:
+        """The metrics, with 95 % intervals, of this model and of baselines on a split (test, else valid) or other data.
 
         >>> run.evaluate("valid").metrics["loss"] > 0
         True
         """
         split = split or ("test" if data or "test" in self.metrics else "valid")
-        loaded = self.recipe.load_data(self.tokenizer, other=None if data is None else (data, split), listen=listen)
+        other = None if data is None else (data, split)
+        loaded = self.recipe.load_data(self.tokenizer, other=other, encoding=encoding, listen=listen)
         if split not in loaded.splits:
             known = f"has {', '.join(loaded.splits)}" if loaded.splits else "has no held-out split"
             raise BadInput(f"split {split}: not in this run, which {known}; or give other data to evaluate")
@@ -163,8 +163,8 @@ class Run(LoadedModel):
         if data is not None and (fraction := score.protocol.get("unknown")):
             listen("notice", text=f"{data}: {100 * fraction:.3g} % of its tokens are unknown and evaluated as <unk>")
         baselines = task.evaluate_baselines(split)
-        compared = replace(score, differences=score.compare(baselines))
-        return Evaluation(compared, {name: baseline.metrics for name, baseline in baselines.items()})
+        score = replace(score, differences=score.compare(baselines))
+        return Evaluation(score, {name: baseline.metrics for name, baseline in baselines.items()})
 
     # --- translate ----------------------------------------------------------------------------------------------------
 

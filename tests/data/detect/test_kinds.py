@@ -244,7 +244,7 @@ def test_arrays_are_detected_by_their_names_and_first_bytes(file: str, data: byt
 
 LATIN = "Line one\nLine two\nA small town café\n".encode("latin1")
 UNREADABLE: dict[str, tuple[str, bytes, str]] = {
-    "Latin-1": ("notes.txt", LATIN, r"notes.txt:3: byte 0xe9 at column 17 is not UTF-8 .*=cp1252, or .*latin1 "),
+    "Latin-1": ("notes.txt", LATIN, r"notes.txt:3: byte 0xe9 at column 17 is not UTF-8 .*=cp1252, or .*cp1252 "),
     "the Windows encoding": ("n.txt", b"a \x93quote\x94\n", "n.txt:1: byte 0x93 .*Windows-1252.*encoding=cp1252, "),
     "a bad byte behind wide letters": ("n.txt", "日本\n日本".encode() + b"\xff\n", r"n.txt:2: byte 0xff at column 3 "),
     "a cut character at the end": ("n.txt", "caf\u00e9".encode()[:-1], r"n.txt:1: byte 0xc3 at column 4 "),
@@ -791,3 +791,9 @@ def test_a_first_row_like_the_others_is_not_reported(first, tmp_path):
 def test_capitalized_words_in_every_row_are_not_reported(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"Wort{v} {n}\tMot{n}\n" for n, v in enumerate(FRUIT * 3)), "utf-8")
     assert not detect_kind(tmp_path / "a.tsv").notice
+
+
+def test_a_file_of_a_folder_is_not_to_be_converted_next_to_the_others(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(LATIN)
+    with pytest.raises(BadInput, match=r"harken reads UTF-8; set data\.encoding=cp1252$"):
+        detect_kind(tmp_path)

@@ -395,7 +395,7 @@ def write_ages(folder, age, label=lambda n: "ab"[n % 2], weight=None):
 
 def test_decimal_commas_are_refused_by_column_and_read_with_the_setting(tmp_path):
     write_ages(tmp_path, lambda n: f"{n},5")
-    with pytest.raises(BadInput, match=r"nodes: column 'age': '0,5' has a decimal comma; .* set data.decimal=,$"):
+    with pytest.raises(BadInput, match=r"nodes: column 'age': '0,5' has a decimal comma; .* set data.decimal=','$"):
         GraphSource(path=str(tmp_path)).load_data()
     tables = GraphSource(path=str(tmp_path), decimal=",").read(str(tmp_path))
     assert tables.x[:, 0].tolist() == [n + 0.5 for n in range(20)]

@@ -359,7 +359,7 @@ def write_scores(folder, score, name="scores.csv"):
 
 def test_decimal_commas_are_refused_with_the_setting_that_reads_them_and_never_become_classes(tmp_path):
     path = write_scores(tmp_path, lambda n: f"{n % 40 / 10:.1f}".replace(".", ","))
-    with pytest.raises(BadInput, match=r"scores.csv: the target '0,0' has a decimal comma; .* set data.decimal=, "):
+    with pytest.raises(BadInput, match=r"scores.csv: the target '0,0' has a decimal comma; .* set data.decimal=',' "):
         load(path, text="text", label="score")
     data = load(path, text="text", label="score", decimal=",")
     assert data.processor.target_type == "number"
@@ -374,7 +374,7 @@ def test_decimal_commas_are_labels_if_the_user_says_so(tmp_path):
 
 def test_thousands_separators_are_refused_and_not_read_as_fractions(tmp_path):
     path = write_scores(tmp_path, lambda n: f"{1000 + 7 * n:,}")
-    with pytest.raises(BadInput, match=r"'1,000' has a thousands separator or a decimal comma; .*data.decimal=,"):
+    with pytest.raises(BadInput, match=r"'1,000' has a thousands separator or a decimal comma; .*data.decimal=','"):
         load(path, text="text", label="score")
 
 
@@ -617,3 +617,12 @@ def test_many_combinations_of_labels_are_detected_as_pairs_with_the_settings_tha
     data = load(path, label="tags", separator=";")
     assert data.processor.labels == names
     assert data.train.rows[0].texts[0] == sentence(int(data.train.rows[0].texts[0].split()[-1]))
+
+
+def test_repeated_texts_leave_too_few_different_examples_to_hold_out(tmp_path):
+    path, notices = tmp_path / "same.csv", list[str]()
+    path.write_text("text,label\n" + "a good film,good\na bad film,bad\n" * 75)
+    TableSource(path=str(path), text="text", label="label", valid=1e-9, test=1e-9).load_data(
+        listen=lambda event, **facts: notices.append(str(facts.get("text")))
+    )
+    assert "data.test: too few different examples to hold out a split" in notices

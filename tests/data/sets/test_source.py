@@ -209,7 +209,7 @@ def test_numeric_targets_make_a_regression(tmp_path):
         (
             {},
             lambda r: [r[0], f"{r[1]:.0f},5", *r[2:]],
-            r"column 'x': '\d,5' has a decimal comma; .* set data.decimal=,$",
+            r"column 'x': '\d,5' has a decimal comma; .* set data.decimal=','$",
         ),
         (
             {"group": "cloud", "label": "x", "columns": "where"},
@@ -286,7 +286,7 @@ def write_commas(path, cell=lambda n: f"{n % 9},{n % 4}5", label=lambda n: "ab"[
 
 def test_decimal_commas_are_refused_and_read_with_the_setting(tmp_path):
     path = write_commas(tmp_path / "a.csv")
-    with pytest.raises(BadInput, match=r"a.csv: column 'x': '0,05' has a decimal comma; .* set data.decimal=,$"):
+    with pytest.raises(BadInput, match=r"a.csv: column 'x': '0,05' has a decimal comma; .* set data.decimal=','$"):
         SetSource(path=str(path)).load_data()
     data = SetSource(path=str(path), decimal=",", valid=0, test=0).load_data()
     processor = data.processor
@@ -312,4 +312,4 @@ def test_missing_labels_of_sets_are_kept_unless_they_are_dropped(tmp_path):
 def test_a_rare_typing_error_skips_its_row(tmp_path):
     path, notices = write_commas(tmp_path / "a.csv", cell=lambda n: "3,4" if n == 50 else f"{n}.5"), []
     SetSource(path=str(path)).load_data(listen=lambda _, **facts: notices.append(facts["text"]))
-    assert notices == [f"skipped 1 rows (no row of a set): {path}:52: column 'x': '3,4' has a decimal comma"]
+    assert notices == [f"skipped 1 row (no row of a set): {path}:52: column 'x': '3,4' has a decimal comma"]

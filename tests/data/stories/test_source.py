@@ -35,7 +35,7 @@ def test_a_question_without_an_answer_is_skipped_with_a_notice(tmp_path):
     assert len(source.load_data(listen=lambda event, **facts: texts.append(facts.get("text"))).train) == 3
     (notice,) = [text for text in texts if text]
     path = tmp_path / "qa2_train.txt"
-    assert notice == f"skipped 1 rows (not a line of a story): {path}:8: the question has no answer"
+    assert notice == f"skipped 1 row (not a line of a story): {path}:8: the question has no answer"
 
 
 def test_a_file_without_a_question_is_refused_in_one_line(tmp_path):

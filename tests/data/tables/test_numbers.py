@@ -76,10 +76,10 @@ def test_the_missing_values_are_those_of_pandas() -> None:
 @pytest.mark.parametrize(
     ("cells", "decimal", "problem"),
     [
-        ("3,4 5 6,25 NA", ".", "'3,4' has a decimal comma; .* set data.decimal=,$"),
-        ("3.4 5 6.25 NA", ",", "'3.4' has a decimal point; .* set data.decimal=\\.$"),
-        ("1,234 5,678 900", ".", "'1,234' has a thousands separator or a decimal comma; .* set data.decimal=,$"),
-        ("0,125 1,234", ".", "'0,125' has a decimal comma; .* set data.decimal=,$"),
+        ("3,4 5 6,25 NA", ".", "'3,4' has a decimal comma; .* set data.decimal=','$"),
+        ("3.4 5 6.25 NA", ",", "'3.4' has a decimal point; .* set data.decimal='\\.'$"),
+        ("1,234 5,678 900", ".", "'1,234' has a thousands separator or a decimal comma; .* set data.decimal=','$"),
+        ("0,125 1,234", ".", "'0,125' has a decimal comma; .* set data.decimal=','$"),
         ("1,234,567 12", ".", "'1,234,567' has a thousands separator; .* remove it$"),
         ("1.234,50 99,90", ".", "'99,90' has a decimal comma; .* write a decimal point everywhere$"),
         ("1,234.5 99.5 98.5", ".", "'1,234.5' has a thousands separator; .* remove it$"),

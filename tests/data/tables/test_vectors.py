@@ -110,7 +110,7 @@ def test_a_missing_file_suggests_a_similar_name(tmp_path):
 def test_decimal_commas_are_refused_with_the_option_that_reads_them(tmp_path, header):
     (tmp_path / "a.csv").write_text(header + "1,5;2,5\n3,5;4,5\n")
     column = "x" if header else "1"
-    with pytest.raises(BadInput, match=rf"a\.csv: column '{column}': '1,5' has a decimal comma; .* set --decimal ,$"):
+    with pytest.raises(BadInput, match=rf"a\.csv: column '{column}': '1,5' has a decimal comma; .* set --decimal ','$"):
         read_vectors(tmp_path / "a.csv", silent)
     assert read_vectors(tmp_path / "a.csv", silent, decimal=",").x.tolist() == [[1.5, 2.5], [3.5, 4.5]]
 

@@ -258,8 +258,8 @@ def test_invalid_utf8_is_reported_with_its_line(size, start, tmp_path, monkeypat
     with pytest.raises(BadInput) as caught:
         list(read_blocks(Span(path, start)))
     assert str(caught.value) == (
-        f"{path}:3: byte 0xe9 at column 4 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
-        f"set data.encoding=cp1252, or convert it: iconv -f latin1 -t utf-8 {path} > {path.with_name('notes.utf8.txt')}"
+        f"{path}:3: byte 0xe9 at column 4 is not UTF-8 (probably Windows-1252); harken reads UTF-8; "
+        f"set data.encoding=cp1252, or convert it: iconv -f cp1252 -t utf-8 {path} > {path.with_name('notes.utf8.txt')}"
     )
 
 

@@ -389,7 +389,7 @@ def test_another_text_is_used_alone_if_the_training_text_is_missing(tmp_path):
             r"b\.txt: detected as table \(2 columns separated by commas, .*\); this run needs plain text; "
             r"give a text file$",
         ),
-        (b"caf\xe9 au lait\n", r"b\.txt:1: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "),
+        (b"caf\xe9 au lait\n", r"b\.txt:1: byte 0xe9 at column 4 is not UTF-8 \(probably Windows-1252\); "),
         (b"", r"b\.txt: an empty file; "),
         ("a", r"b\.txt: fewer than 2 tokens to evaluate; give a longer text$"),
     ],

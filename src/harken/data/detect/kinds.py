@@ -47,7 +47,10 @@ def detect_kind(path: str | Path, encoding: str | None = None, names: Collection
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
     if preview.is_folder(path := Path(path)):
-        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding, names)
+        try:
+            return _detect_text_folders(path, encoding) or _detect_folder(path, encoding, names)
+        except BadInput as error:
+            raise preview.without_conversion(error) from None
     start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
@@ -55,13 +58,8 @@ def detect_kind(path: str | Path, encoding: str | None = None, names: Collection
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
     detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
-<<<<<<< HEAD
-    detection = next(filter(None, detections), None) or _detect_table(text)
-    is_text = path.suffix.lower() not in (*BINARY_TABLES, FRAME_SUFFIX)
-=======
     detection = next(filter(None, detections), None) or _detect_table(text, _flatten(names))
-    is_text = path.suffix.lower() not in BINARY_TABLES
->>>>>>> fixteacher
+    is_text = path.suffix.lower() not in (*BINARY_TABLES, FRAME_SUFFIX)
     return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
 
 
@@ -188,12 +186,8 @@ def _detect_table(text: TextPreview, names: Collection[object]) -> Detection:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
     if table and text.suffix == ROWS_SUFFIX:
-<<<<<<< HEAD
         what = "a DataFrame" if text.path.suffix == FRAME_SUFFIX else "an Excel sheet"
-        return detect_columns(text, table, f"{what} of {len(table.rows[0])} columns; ")
-=======
-        return _with_notice(detect_columns(text, table, f"an Excel sheet of {len(table.rows[0])} columns; "), table)
->>>>>>> fixteacher
+        return _with_notice(detect_columns(text, table, f"{what} of {len(table.rows[0])} columns; "), table)
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "

@@ -21,6 +21,7 @@ from harken.data.tables.text_file import text_file
 from harken.errors import BadInput
 from harken.suggestions import similar_path
 
+CONVERSION = ", or convert it: "  # followed by a command
 HEAD_BYTES = 1 << 20  # read from the start of a file
 SAMPLE_BYTES = 1 << 16  # read at each of four later offsets
 MAX_COUNTED_OFFSET = 1 << 28  # up to here an invalid byte is reported with its line; counting further takes too long
@@ -200,9 +201,9 @@ def _wide_encoding(head: bytes) -> str:
 
 
 def _convert_command(path: Path, encoding: str) -> str:
-    new, setting = path.with_name(f"{path.stem}.utf8{path.suffix}"), {"latin1": "cp1252"}.get(encoding, encoding)
+    new = path.with_name(f"{path.stem}.utf8{path.suffix}")
     command = f"iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
-    return f"set data.encoding={setting}, or convert it: {command}"
+    return f"set data.encoding={encoding}{CONVERSION}{command}"
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,12 @@ def preview_text(start: FileHead) -> TextPreview:
     return TextPreview(start.path, suffix, max(1.0, start.size / HEAD_BYTES), text, lines, later)
 
 
+def without_conversion(error: BadInput) -> BadInput:
+    """The error of a file in a folder of data, in which a converted copy would be read too."""
+    message, conversion, _ = str(error).partition(CONVERSION)
+    return BadInput(message) if conversion else error
+
+
 def not_utf8_error(path: Path, offset: int) -> BadInput:
     """The error for the byte at this offset, with its line and its column in characters."""
     line, before, remaining, head = 1, b"", offset, read_head(path, 1 << 16).head
@@ -257,8 +264,7 @@ def not_utf8_error(path: Path, offset: int) -> BadInput:
     column = len(before.decode("utf-8-sig", "replace")) + 1
     counted = offset <= MAX_COUNTED_OFFSET
     place, where = (f"{path}:{line}", f"column {column}") if counted else (path, f"offset {offset}")
-    encoding = wide or ("cp1252" if byte < 0xA0 else "latin1")
-    name = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
+    encoding, name = (wide, wide.upper()) if wide else ("cp1252", "Windows-1252")  # a superset of Latin-1
     problem = f"byte 0x{byte:02x} at {where} is not UTF-8 (probably {name})"
     return input_error(place, problem, "harken reads UTF-8", _convert_command(path, encoding))
 

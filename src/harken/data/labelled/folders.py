@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from harken.data.detect.preview import not_utf8_error
+from harken.data.detect.preview import not_utf8_error, without_conversion
 from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import SkippedRows, check_skipped
 from harken.data.tables.text_file import read_text
@@ -84,7 +84,7 @@ def read_folder(folder: Path, encoding: str | None, listen: Listener) -> list[tu
         try:
             text = read_text(file, encoding).strip()
         except UnicodeDecodeError as error:
-            raise not_utf8_error(file, error.start) from None
+            raise without_conversion(not_utf8_error(file, error.start)) from None
         if text:
             texts.append((text, f"{file}:1"))
         else:

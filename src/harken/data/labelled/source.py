@@ -18,13 +18,13 @@ from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
-from harken.data.duplicates import near_duplicate_key
+from harken.data.duplicates import near_duplicate_key, trained_on_notice
 from harken.data.label_warnings import numbers_notice, separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
-from harken.data.split import Column
+from harken.data.split import Column, SplitData
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.frame import frame_column_type
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
@@ -36,14 +36,14 @@ from harken.data.targets import (
     missing_targets,
     normalize_numbers,
     standardize_numbers,
-    unknown_label_error,
+    unknown_labels_error,
 )
 from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.data.tokenizers.tokenizer import window_starts
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener, Overflow
+from harken.events import Listener, Overflow, silent
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
@@ -132,11 +132,12 @@ class TextLabelProcessor(TokenLabelProcessor):
         if self.target_type == "number":
             return standardize_numbers([(row.labels[0], row.location) for row in rows], self.mean, self.std)
         label_ids = {label: n for n, label in enumerate(self.labels)}
+        pairs = [(label, row.location) for row in rows for label in row.labels]
+        if unknown := [(label, place) for label, place in pairs if label not in label_ids]:
+            raise unknown_labels_error(unknown, self.labels)
         one_hot = np.zeros((len(rows), len(self.labels)), np.float32)
         for n, row in enumerate(rows):
             for label in row.labels:
-                if label not in label_ids:
-                    raise unknown_label_error(label, self.labels, row.location)
                 one_hot[n, label_ids[label]] = 1
         return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
 
@@ -265,11 +266,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         for line, cells in iter_columns(path, [*texts, *labels, *split_by], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
             row_labels = self._row_labels(
-<<<<<<< HEAD
-                [LINE_BREAKS.sub(" ", cell).strip() for cell in cells[len(texts) : n_inputs]], names
-=======
-                [normalize("NFC", cell.strip()) for cell in cells[len(texts) : n_inputs]], names
->>>>>>> fixteacher
+                [normalize("NFC", LINE_BREAKS.sub(" ", cell).strip()) for cell in cells[len(texts) : n_inputs]], names
             )
             split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
             if not all(row_texts):
@@ -300,6 +297,15 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             part for text in cells[0].split(LIST_SEPARATOR) for part in text.split(self.separator or LIST_SEPARATOR)
         )
         return tuple(dict.fromkeys(label for part in parts if (label := part.strip())))
+
+    def load_split(
+        self, path: str, split: str, *, tokenizer: TextLabelProcessor, stateful: bool = False, listen: Listener = silent
+    ) -> SplitData[TextLabelProcessor, LabelledTexts]:
+        data = super().load_split(path, split, tokenizer=tokenizer, listen=listen)
+        other, train = ([*map(self.duplicate_key, part.rows)] for part in (data.splits[split], data.train))
+        if data.has_train and (notice := trained_on_notice(other, train)):
+            listen("notice", text=f"{path}: {notice}")
+        return data
 
     # --- targets ------------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,9 @@ class MathsSource(DataSource["MathsTokenizers"]):
         """None: `encoding` is that of matrix entries."""
         return None
 
+    def with_encoding(self, encoding: str) -> Self:
+        raise BadInput(f"encoding={encoding}: examples are generated, not read; remove the option")
+
     def load_split(
         self, path: str, split: str, *, tokenizer: "MathsTokenizers", stateful: bool = False, listen: Listener = silent
     ) -> "MathsData":

@@ -39,7 +39,7 @@ from harken.data.targets import (
     missing_targets,
     normalize_numbers,
     standardize_numbers,
-    unknown_label_error,
+    unknown_labels_error,
 )
 from harken.errors import BadInput
 from harken.events import Listener, Overflow, silent
@@ -105,8 +105,8 @@ class SetProcessor(SavedProcessor):
         if self.target_type == "number":
             return standardize_numbers([(e.target, e.location) for e in examples], self.mean, self.std)
         label_ids = {label: n for n, label in enumerate(self.labels)}
-        if unknown := next((example for example in examples if example.target not in label_ids), None):
-            raise unknown_label_error(unknown.target, self.labels, unknown.location)
+        if unknown := [(e.target, e.location) for e in examples if e.target not in label_ids]:
+            raise unknown_labels_error(unknown, self.labels)
         return np.array([label_ids[example.target] for example in examples], np.int64)
 
 

@@ -78,12 +78,12 @@ def describe_format(
     grouped = [cell for cell in bad if GROUPED.fullmatch(cell)]
     if sign := next((cell for cell in bad if cell not in grouped and NUMBER[other].fullmatch(cell)), None):
         has_other = all(NUMBER[other].fullmatch(cell) for cell in bad) and not uses_sign
-        fix = f"write a decimal {name} everywhere" + f", or set {setting}{other}" * has_other
+        fix = f"write a decimal {name} everywhere" + f", or set {setting}'{other}'" * has_other
         return f"{sign!r} has a decimal {other_name}; numbers with a decimal {name} are accepted; {fix}"
     if not grouped:
         return ""
     if uses_sign or any(NUMBER[other].fullmatch(cell) is None for cell in grouped):
         return f"{grouped[0]!r} has a thousands separator; numbers without it are accepted; remove it"
     either = f"has a thousands separator or a decimal {other_name}"
-    fix = f"remove the separator, or set {setting}{other}"
+    fix = f"remove the separator, or set {setting}'{other}'"
     return f"{grouped[0]!r} {either}; numbers with a decimal {name} are accepted; {fix}"

@@ -46,7 +46,7 @@ class SkippedRows:
 
     def __str__(self) -> str:
         more = ", ..." * (self.count > len(self.first))
-        return f"skipped {self.count:,} rows ({self.what}): {', '.join(self.first)}{more}"
+        return f"skipped {self.count:,} row{'s' * (self.count != 1)} ({self.what}): {', '.join(self.first)}{more}"
 
     def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
@@ -63,7 +63,8 @@ def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, 
         raise BadInput(f"{path}: has no rows of data; add rows, or check the file")
     if skipped.count > n_rows:
         problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows are skipped: {skipped.what}"
-        raise BadInput(f"{path}: {problem} ({skipped.first[0]}); check {settings}, or fix the file")
+        fix = "set data.encoding=cp1252" if NOT_UTF8 in skipped.first[0] else f"check {settings}"
+        raise BadInput(f"{path}: {problem} ({skipped.first[0]}); {fix}, or fix the file")
     if skipped.count:
         listen("notice", text=str(skipped))
 

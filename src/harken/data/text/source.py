@@ -132,9 +132,7 @@ class TextSource(DataSource[Tokenizer]):
         if len(encoded[0].tokens) < 2:
             raise BadInput(f"{path}: fewer than 2 tokens to evaluate; give a longer text")
         try:
-            data = self.model_copy(update={"sha256": None}).load_data(
-                stateful=stateful, tokenizer=tokenizer, listen=listen
-            )
+            data = self.train_settings.load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
         except BadInput as error:
             listen("notice", text=no_baselines(error))
             more: dict[str, Any] = {"has_train": False, "batching": self._resolve_batching(stateful)}

@@ -68,11 +68,12 @@ DEFAULTS |= {"overflow": "truncate", "raw": False, "scale": False, "column": Non
 
 
 class Points(NamedTuple):
-    """The vectors to cluster, their names if known, and their origin."""
+    """The vectors to cluster, their names if known, their origin, and the line of each in a file of texts."""
 
     x: Floats  # N d
     names: Sequence[str] | None
     origin: str
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +220,7 @@ def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listene
         Path(what), listen, [name.strip() for name in columns.split(",") if name], options["decimal"]
     )
     if texts is not None:
-        names = _read_texts(Path(texts), options["column"], listen)
+        names = list(_read_texts(Path(texts), options["column"], listen).values())
         if len(names) != len(x):
             raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(x):,} vectors; both must agree")
     return Points(x, names, str(what))
@@ -231,11 +232,16 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
     if texts is None:
         raise BadInput(f"{run.path}: name the texts to cluster: harken cluster {run.path} my.txt")
     if isinstance(texts, str | Path):
-        names, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
+        by_line, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
+        lines, names = zip(*((line, text) for line, text in by_line.items() if text.strip()), strict=True)
+        if n_empty := len(by_line) - len(names):
+            without = f"{n_empty:,} row{'s have' if n_empty > 1 else ' has'} no text and no cluster"
+            listen("notice", text=f"{texts}: {without}")
     else:
-        names, origin = to_list(texts), f"{len(texts):,} texts by {run.path}"
-    check_texts(names)
-    return Points(embed_texts(run, names, options, listen), names, origin)
+        names = tuple(to_list(texts))
+        lines, origin = (), f"{len(names):,} texts by {run.path}"
+        check_texts(names)
+    return Points(embed_texts(run, names, options, listen), names, origin, lines)
 
 
 def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen: Listener) -> Floats:  # N d
@@ -250,8 +256,8 @@ def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen:
     return np.concatenate(vectors)
 
 
-def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
-    """The texts of a table, from the given or the detected column; or the lines of a file."""
+def _read_texts(path: Path, column: str | None, listen: Listener) -> dict[int, str]:
+    """The texts of a table by line, from the given or the detected column; or the lines of a file."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file; name a file of texts{similar_path(path)}")
     detection = None if column else detect_kind(path)
@@ -259,15 +265,12 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
     text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
     if isinstance(text_column, str | int):
         skipped = SkippedRows("no text")
-        rows = list(iter_columns(path, [("--column", text_column)], skipped))
-        texts = [cells[0] for _, cells in rows if cells[0].strip()]
-        for line in (line for line, cells in rows if not cells[0].strip()):
-            skipped(path, line, "the text is empty")
+        texts = {line: cells[0] for line, cells in iter_columns(path, [("--column", text_column)], skipped)}
         if skipped.count:
             listen("notice", text=str(skipped))
     else:
-        texts = [line for line in read_utf8(path).splitlines() if line.strip()]
-    if not texts:
+        texts = {n: line for n, line in enumerate(read_utf8(path).splitlines(), 1) if line.strip()}
+    if not any(map(str.strip, texts.values())):
         raise BadInput(f"{path}: there is no text; expected one text per line, or a column of texts")
     return texts
 
@@ -319,10 +322,12 @@ def write_clustering(clustering: Clustering, folder: Path) -> Clustering:
     folder.mkdir(parents=True, exist_ok=True)
     buffer, names, labels = io.StringIO(), clustering.points.names, clustering.labels
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["row", "cluster", "distance"] + ([] if names is None else ["text"]))
+    lines = clustering.points.lines
+    writer.writerow(["row", *["line"] * bool(lines), "cluster", "distance", *["text"] * (names is not None)])
     distances = np.linalg.norm(clustering.points.x - clustering.best.centers[labels], axis=1)
     for n, (label, distance) in enumerate(zip(labels.tolist(), distances.tolist(), strict=True)):
-        writer.writerow([n + 1, label, f"{distance:.6g}"] + ([] if names is None else [names[n]]))
+        text = [] if names is None else [names[n]]
+        writer.writerow([n + 1, *lines[n : n + 1], label, f"{distance:.6g}", *text])
     write_atomic(folder / "clusters.csv", buffer.getvalue())
     with (folder / "centers.npy").open("wb") as file:
         np.save(file, clustering.best.centers, allow_pickle=False)
