@@ -321,7 +321,7 @@ def test_a_page_of_pairs_shows_both_sides_and_excluded_pairs():
     for text in ("different sources", "tokens, target", "35,000", "45,000", "2,417 and 2,300"):
         assert text in words
     for text in (
-        "source is held out12",
+        "source or group is held out12",
         "too long3",
         "in the training split0",
         "malformed lines31",
