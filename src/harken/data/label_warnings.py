@@ -53,10 +53,10 @@ def separator_notice(cells: Iterable[str]) -> str:
 def numbers_notice(targets: Sequence[tuple[str, str]], column: object) -> str:
     """What keeps a column of numbers, given with their places, from being a number to predict; else ""."""
     present = [(text.strip(), place) for text, place in targets if not is_missing(text)]
-    others = [(text, place) for text, place in present if not is_number(text)]
-    if not others or len(others) > (1 - MIN_NUMBERS) * len(present):
+    words = [(text, place) for text, place in present if not is_number(text)]
+    if not words or len(words) > (1 - MIN_NUMBERS) * len(present):
         return ""
-    n_numbers, (text, place) = len(present) - len(others), others[0]
+    n_numbers, (text, place) = len(present) - len(words), words[0]
     has_comma = any("," in text for text, _ in present if is_number(text))
     fix = "fix these rows" + " and set data.decimal=," * has_comma
     observed = f"{n_numbers:,} of {len(present):,} values of column {column!r} are numbers"
