@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple, TypedDict, cast
 
 from harken import run_folder
-from harken.data.labelled.source import LabelledRow, LabelledTexts
+from harken.data.labelled.examples import LabelledRow, LabelledTexts
 from harken.data.split import FileSource
 from harken.data.tables.columns import iter_columns, table_head
 from harken.data.tables.read import SkippedRows, parse_json

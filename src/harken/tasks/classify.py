@@ -7,8 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.labelled.batch import EncodedTexts, LabelBatch, eval_batches, evenly_spaced
-from harken.data.labelled.examples import ExampleData
-from harken.data.labelled.source import LabelledTexts
+from harken.data.labelled.examples import ExampleData, LabelledTexts
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 

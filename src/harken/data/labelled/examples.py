@@ -1,10 +1,10 @@
-"""Examples with token-level labels from files: split, tokenizer training, encoding. Shared by tags and spans."""
+"""Examples with labels from files: rows of texts, split, tokenizer training, encoding. Shared by labels, tags and spans."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -15,13 +15,38 @@ from harken.data.split import ExampleT, SplitData, SplitSource, SplitT
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, newline_id
 from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer
-from harken.events import Listener
+from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
 
 DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 20_000, "bpe": 8000, "wordpiece": 8000}
 TEXTS_PER_BLOCK = 4096  # texts passed to the tokenizer trainer at once
+
+
+class LabelledRow(NamedTuple):
+    """One or two texts, their labels, the location of the row (path:line), and what decides its split, if set."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]  # exactly one, except for multi-label data
+    location: str
+    group: str = ""
+    time: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledTexts:
+    """The rows of a split, their encoded texts, and the number of truncated ones."""
+
+    texts: EncodedTexts
+    rows: list[LabelledRow]
+    overflow: Overflow
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def facts(self) -> dict[str, int]:
+        return {"texts": len(self.rows), "truncated": self.overflow.count}
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,23 +47,13 @@ from harken.events import Listener, Overflow, silent
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
-from .examples import ExampleData, ExampleSource, TokenLabelProcessor
+from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor
 from .folders import TextFolders, read_folder, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
 TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # with one column per label
 LINE_BREAKS = re.compile(r"[\r\n]+")
-
-
-class LabelledRow(NamedTuple):
-    """One or two texts, their labels, the location of the row (path:line), and what decides its split, if set."""
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]  # exactly one, except for multi-label data
-    location: str
-    group: str = ""
-    time: str = ""
 
 
 class TextWindows(NamedTuple):
@@ -144,21 +134,6 @@ class TextLabelProcessor(TokenLabelProcessor):
 
 def _windows(ids: Array, width: int) -> list[Array]:
     return [ids[start : start + width] for start in window_starts(len(ids), width)]
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledTexts:
-    """The rows of a split, their encoded texts, and the number of truncated ones."""
-
-    texts: EncodedTexts
-    rows: list[LabelledRow]
-    overflow: Overflow
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def facts(self) -> dict[str, int]:
-        return {"texts": len(self.rows), "truncated": self.overflow.count}
 
 
 class LabelledTextData(ExampleData):

@@ -11,7 +11,8 @@ import numpy as np
 
 from harken import run_folder
 from harken.analysis.principal_components import Floats, Metric, component_regression
-from harken.data.labelled.source import LabelledTexts, TextLabelProcessor
+from harken.data.labelled.examples import LabelledTexts
+from harken.data.labelled.source import TextLabelProcessor
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.experiments.choose import choose
