@@ -1,4 +1,4 @@
-"""Examples with labels from files: rows of texts, split, tokenizer training, encoding. Shared by labels, tags and spans."""
+"""Examples with labels from files: rows, split, tokenizer training, encoding. Shared by labels, tags and spans."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
