@@ -51,7 +51,9 @@ def test_images_get_one_caption_each_as_arguments_from_stdin_and_from_a_table(ha
     assert with_empty == f"{caption.rstrip()}  shots/1.png\nnull  (the text is empty)\n"
     table = "shots/held.csv"  # its paths are relative to the table
     (tmp_path / table).write_text("id,image\n7,1.png\n8,\n")
-    assert harken("caption", run, "--in", table, "--out", "out.csv").out == "2 answers in out.csv\n"
+    assert (
+        harken("caption", run, "--in", table, "--out", "out.csv").out == "1 answer and 1 row without one in out.csv\n"
+    )
     with open("out.csv", newline="") as file:
         first, empty = csv.DictReader(file)
     assert {**first, "score": ""} == {

@@ -120,13 +120,13 @@ def test_weights_of_lower_precision_translate(json_of, pair_folder, precision):
 def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_path, targets):
     (tmp_path / "ask.csv").write_text("id,text\n" + "".join(f'1,"{text}"\n' for text in [*TEXTS, ""]))
     assert stdout_of("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl") == (
-        "3 answers in a.jsonl (predicted_text: the file has text)\n"
+        "2 answers and 1 row without one in a.jsonl (predicted_text: the file has text)\n"
     )
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [answer["text"] for answer in answers] == [*TEXTS, ""]
     assert [answer["predicted_text"] for answer in answers] == [*targets, None]
     assert [(answer["line"], answer.get("reason")) for answer in answers][1:] == [(3, None), (4, "the text is empty")]
-    expected = {"answers": 3, "unanswered": 0, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
+    expected = {"answers": 3, "unanswered": 1, "out": "b.jsonl", "columns": {"text": "predicted_text"}}
     assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == expected
 
 

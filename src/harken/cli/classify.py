@@ -64,14 +64,14 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
 
     model = load(run, precision=precision)
     inputs.use_encoding(model.recipe.data.file_encoding)
-    if model.input_reader is None:
-        refuse_file_names(texts)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
         arguments["listen"] = listener
         if prompt is not None and labels is not None:
             arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text
+        if model.input_reader is None:
+            refuse_file_names(texts)
         names, batches = _named_batches(model, inputs, listener)
         answers = _answers(model, names, batches, arguments, listener)
         if inputs.in_:
