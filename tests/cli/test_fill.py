@@ -1,5 +1,6 @@
 """harken fill, by a BERT that was trained with the command line."""
 
+import csv
 import json
 
 import pytest
@@ -47,3 +48,39 @@ def test_a_language_model_is_refused_by_fill(harken, folders):
     output = harken("fill", folders["char"], "a [MASK]")
     assert output.code == 2
     assert "use harken generate" in output.err
+
+
+def test_classify_says_whether_the_second_text_of_a_pair_is_next(harken, bert):
+    pair = ["the cat sleeps", "it wakes up"]
+    output = harken("classify", bert, "--pair", *pair)
+    assert {word for word in output.out.split() if "-" in word} == {"is-next", "not-next"}
+    both = json.loads(harken("classify", bert, "--pair", *pair, "--pair", "a", "b", "--json").out)["labels"]
+    assert both == json.loads(harken("classify", bert, "\t".join(pair), "a\tb", "--json").out)["labels"]
+    piped = harken("classify", bert, "--json", stdin=b"the cat sleeps\tit wakes up\na\tb\n")
+    assert json.loads(piped.out)["labels"] == both
+
+
+@pytest.mark.parametrize("header", ["sentence1,sentence2", "one,other"])
+def test_the_two_columns_of_a_file_are_pairs(harken, bert, header):
+    with open("pairs.csv", "w") as file:
+        file.write(f"{header}\nthe cat sleeps,it wakes up\na,\n")
+    assert harken("classify", bert, "--in", "pairs.csv", "--out", "next.csv").code == 0
+    with open("next.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["label"] in ("is-next", "not-next")
+    assert (rows[1]["label"], rows[1]["reason"]) == ("", "the text is empty")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["bert", "one text"], "reads pairs; give two texts with a tab between them"),
+        (["bert", "a\tb", "--pair", "a", "b"], "[TEXT...] has no effect with --pair"),
+        (["char", "--pair", "a", "b"], "--pair: this run generates text and reads no pairs of texts"),
+    ],
+)
+def test_a_wrong_number_of_texts_is_refused_in_one_line(harken, bert, folders, args, message):
+    output = harken("classify", folders["char"] if args[0] == "char" else bert, *args[1:])
+    assert output.code == 2
+    assert message in output.err
+    assert output.err.count("\n") == 1

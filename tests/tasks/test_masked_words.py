@@ -73,8 +73,8 @@ def test_the_objective_is_the_mlm_loss_plus_the_weighted_nsp_loss(tales):
     ("objective", "metrics"),
     [
         ("mlm", {"loss", "accuracy"}),
-        ("nsp", {"loss", "next_accuracy"}),
-        ("both", {"loss", "accuracy", "next_accuracy"}),
+        ("nsp", {"loss", "next_sentence_accuracy"}),
+        ("both", {"loss", "accuracy", "next_sentence_accuracy"}),
     ],
 )
 def test_the_metrics_are_those_of_the_objective(tales, objective, metrics):
@@ -131,7 +131,7 @@ def test_a_model_that_knows_all_targets_is_always_correct(tales):
     metrics = task.evaluate(Oracle(), "valid").metrics
     assert metrics["accuracy"] == 1.0
     assert metrics["loss"] < 1e-6
-    assert metrics["next_accuracy"] < 0.7
+    assert metrics["next_sentence_accuracy"] < 0.7
 
 
 def test_the_baselines_are_the_most_frequent_token_and_the_majority_label(tales):
@@ -142,7 +142,7 @@ def test_the_baselines_are_the_most_frequent_token_and_the_majority_label(tales)
     baselines = task.baselines("valid")
     assert baselines["unigram"]["accuracy"] == pytest.approx((targets == counts.argmax()).mean())
     mean = torch.cat([b.next_sentence_labels for b in batches]).double().mean().item()
-    assert baselines["majority"] == {"next_accuracy": max(mean, 1 - mean)}
+    assert baselines["majority"] == {"next_sentence_accuracy": max(mean, 1 - mean)}
 
 
 def test_the_end_of_a_passage_reveals_little_about_the_next_sentence(tales):
@@ -154,10 +154,21 @@ def test_the_end_of_a_passage_reveals_little_about_the_next_sentence(tales):
         for batch in task._eval_batches("valid", None)
         for row, length, label in zip(batch.tokens, batch.lengths, batch.next_sentence_labels, strict=True)
     ]
-    accuracy = task.baselines("valid")["whole sentences follow"]["next_accuracy"]
+    accuracy = task.baselines("valid")["whole sentences follow"]["next_sentence_accuracy"]
     mean = np.mean(agreements)
     assert accuracy == pytest.approx(max(mean, 1 - mean), abs=1.5 / len(agreements))  # the text may end anywhere
     assert accuracy < 0.65
+
+
+def test_negatives_of_the_same_document_have_a_metric_and_baselines_near_one_half(tmp_path):
+    path, sentences = tmp_path / "long.txt", [f"the {a} saw {b} {c}." for a in "abcdef" for b in "ghij" for c in "kl"]
+    path.write_text("\n\n".join("\n".join(sentences[n % 7 :]) for n in range(40)))
+    task, model = bind(path, task__negatives="same-document")
+    score = task.evaluate(model, "valid")
+    weighted = score.outcomes["next_sentence_accuracy"](np.ones((1, score.protocol["passages"])))
+    assert weighted.tolist() == pytest.approx([score.metrics["next_sentence_accuracy"]])
+    for name in ("majority", "whole sentences follow"):
+        assert task.baselines("valid")[name]["next_sentence_accuracy"] < 0.65
 
 
 def test_a_short_training_reduces_the_loss(tales):
@@ -204,7 +215,7 @@ def folder(tmp_path_factory, tales) -> Path:
 def test_a_run_has_metrics_an_audit_and_a_report(folder):
     facts = json.loads((folder / "harken.json").read_text())
     assert facts["task"] == "masked-words"
-    assert facts["metrics"]["valid"].keys() >= {"accuracy", "next_accuracy"}
+    assert facts["metrics"]["valid"].keys() >= {"accuracy", "next_sentence_accuracy"}
     passed = {check["name"] for check in facts["audit"]["checks"] if check["outcome"] == "passed"}
     assert passed == {"padding", "packing", "batching", "accumulation"}
     assert "[MASK]" in (folder / "report.html").read_text()

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harken.console import ConsoleListener, decode_prompt
+from harken.errors import BadInput
 from harken.events import Listener
 
 from . import json_option, overflow_option, precision_option, print_json, reject_options
 from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
 from .inputs import (
     IMAGE_COLUMNS,
+    PAIR_COLUMNS,
     TEXT_COLUMNS,
     InputRow,
     Inputs,
@@ -32,11 +34,13 @@ LABELS_SHOWN = 3  # labels printed per text
 ALL_HELP = (
     f"Print all labels instead of the {LABELS_SHOWN} most probable; in a table, one probability column per label."
 )
+PAIR_HELP = "Two texts that belong together; may be repeated. For a BERT: does B follow A? (is-next, not-next)"
 
 
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
+@click.option("--pair", "pairs", nargs=2, multiple=True, metavar="A B", help=PAIR_HELP)
 @click.option("--prompt", "prompt", metavar="TEXT", help='Prompt for a language model: "Review: {text} Sentiment:".')
 @click.option("--labels", metavar="A,B", help="With --prompt: the candidate labels.")
 @click.option("--all", "all_", is_flag=True, help=ALL_HELP)
@@ -46,7 +50,8 @@ ALL_HELP = (
 @precision_option
 @json_option
 def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **settings: object) -> None:
-    """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair.
+    """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair; or use
+    --pair. A RUN that fills in masked words predicts whether the second text of a pair follows the first.
 
     For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
     graphs, a node name, an edge A--B or a graph name, as in training, optionally after the file of another graph.
@@ -59,10 +64,15 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     prompt, labels = options.pop("prompt"), options.pop("labels")
     if (prompt is None) != (labels is None):
         raise click.UsageError("--prompt and --labels are used together; give both")
+    if pairs := options.pop("pairs"):
+        reject_options("with --pair", "texts", "prompt", "in_")
+        texts = tuple("\t".join(part.replace("\t", " ") for part in pair) for pair in pairs)
     inputs = Inputs.from_options(texts, options)
     from harken.inference.run import load
 
     model = load(run, precision=precision)
+    if pairs and not model.reads_pairs:
+        raise BadInput(f"--pair: this run {model.ability} and reads no pairs of texts; give each text alone")
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
@@ -75,7 +85,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
         names, batches = _named_batches(model, inputs, listener)
         answers = _answers(model, names, batches, arguments, listener)
         if inputs.in_:
-            known = arguments.get("labels") or model.tokenizer.labels
+            known = arguments.get("labels") or model.labels
             columns = {label: f"probability_{label}" for label in known if options["all_"]}
             rows = (_table_row(model, answer, columns) if inputs.writes_table else answer for _, answer in answers)
             inputs.write(rows, ("label", "value", "probability", *columns.values()), json_=json_, listen=listener)
@@ -100,7 +110,7 @@ def _answers(
 
     if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
         return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
-    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, is_pair=_reads_pairs(model))
+    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, is_pair=model.reads_pairs)
 
 
 def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list[str], Iterable[Sequence[Any]]]:
@@ -116,10 +126,10 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         notice_unseen(model, header_names(Path(inputs.in_), inputs.encoding), Counter(), listen)
     elif inputs.in_ or not reader:
         is_image = reader is not None and reader.name == "files"
-        named = IMAGE_COLUMNS if is_image else TEXT_COLUMNS
+        named = IMAGE_COLUMNS if is_image else PAIR_COLUMNS if model.reads_pairs else TEXT_COLUMNS
         columns = [*input_choices(model.recipe.data.input_column), *named]
         convert = locate_image if is_image else None
-        options: dict[str, Any] = {"keep_tabs": _reads_pairs(model), "convert": convert}
+        options: dict[str, Any] = {"keep_tabs": model.reads_pairs, "convert": convert}
         batches = inputs.batches(BATCH_SIZE, columns, count_values=label_column(model), **options)
         notice_unseen(model, inputs.header, inputs.values, listen)
         return [], batches
@@ -135,12 +145,6 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         inputs.set_rows([InputRow(None, {"set": name}, name) for name in names])
     size = max(1, len(items)) if reader.one_batch else BATCH_SIZE
     return names, [items[n : n + size] for n in range(0, len(items), size)]
-
-
-def _reads_pairs(model: "Run") -> bool:
-    from harken.data.labelled.source import TextLabelProcessor
-
-    return isinstance(model.tokenizer, TextLabelProcessor) and model.tokenizer.pair
 
 
 def _best(model: "Run", labels: list[Any]) -> Answer:

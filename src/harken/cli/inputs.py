@@ -25,6 +25,7 @@ from . import Command, print_json, reject_options
 from .outputs import DELIMITERS, ENDINGS, LINE, check_output, column_name, unused_name, write_answers
 
 TEXT_COLUMNS = ("text", "prompt")
+PAIR_COLUMNS = (("first", "second"), ("sentence1", "sentence2"), ("text1", "text2"), ("a", "b"), *TEXT_COLUMNS)
 IMAGE_COLUMNS = ("image", "file", "path")
 FILE_OPTIONS = ("in_", "out_", "column", "encoding", "force")
 IMAGE_INDEX = re.compile(r"\[\d+\]$")  # of one image of an array
@@ -327,7 +328,9 @@ def _choose_columns(path: Path, head: TableHead, columns: Sequence[ColumnChoice]
     is_numbered = any(isinstance(ref, int) and ref > 1 for choice in columns for ref in _refs(choice))
     header = head.has_header or (head.suffix in HEADED and head.can_be_header and not is_numbered)
     candidates = (_column_indices(_refs(choice), first, by_number=is_chosen or not header) for choice in columns)
-    indices = next((chosen for chosen in candidates if chosen), [] if is_chosen or first[1:] else [0])
+    n_texts = max(map(len, map(_refs, columns)))
+    default = [] if is_chosen or len(first) != n_texts else [*range(n_texts)]  # the table has only what is needed
+    indices = next((chosen for chosen in candidates if chosen), default)
     if not indices:
         known = (
             f"the columns are {', '.join(first)}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harken import registry, run_folder
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.source import TextLabelProcessor
 from harken.data.labelled.tags import WORD
 from harken.data.source import Vocab
 from harken.data.tokenizers.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.recipe import Recipe
 from harken.tasks import Score
 
-from .answers import InputReader
+from .answers import NEXT_SENTENCE_LABELS, InputReader
 from .answers.unknown import unknown_pieces
 
 
@@ -95,6 +96,18 @@ class LoadedModel:
         return cast(InputReader, registry.load_object(self.family.inputs)) if self.family.inputs else None
 
     @property
+    def reads_pairs(self) -> bool:
+        """Whether an input of `classify` is two texts: labelled pairs, or next-sentence prediction."""
+        if isinstance(self.tokenizer, TextLabelProcessor):
+            return self.tokenizer.pair
+        return self.verb == "fill"
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that `classify` predicts."""
+        return list(NEXT_SENTENCE_LABELS if self.verb == "fill" else self.tokenizer.labels)
+
+    @property
     def verb(self) -> str:
         """The method, and the command, for the task it was trained on; embed for a model without a head."""
         return "embed" if self.model.only_embeds else self.family.verb
@@ -110,7 +123,8 @@ class LoadedModel:
         >>> run.require("generate")
         """
         reads_text = self.model.reads_text and not self.is_encoder_decoder
-        if verb != self.verb and (verb != "embed" or not reads_text):
+        classifies = bool(self.family.classify) and not self.model.only_embeds
+        if verb != self.verb and not {"embed": reads_text, "classify": classifies}.get(verb):
             prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
             raise BadInput(f"{self.path}: this run {self.ability}; {hint}")

@@ -33,6 +33,7 @@ from .answers import (
 )
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_images
+from .answers.classify import is_pair
 from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
@@ -221,16 +222,15 @@ class Run(LoadedModel):
     ) -> Labels | list[Labels]:
         """The labels of an input, or of each of a list, most probable first (for a regression target: its value).
 
-        A pair is two texts, or one string with a tab between. An image is a path or a uint8 array, a set an array of
-        rows or a table of sets. A language model needs prompt="Review: {text} Sentiment:", labels=["good", "bad"].
-        If no label of an input has `min_probability`, its first label is "unknown", with the probability of the best.
-        overflow="windows" averages over overlapping windows of a text that is too long. An empty text is refused.
+        A pair is a tuple of two texts, or a string with a tab; for a BERT: does the second text follow? An image is a
+        path or a uint8 array, a set an array or a table. A language model needs prompt="Review: {text} Sentiment:" and
+        labels. If no label has `min_probability`, the first is "unknown". overflow="windows": the mean over windows.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
         """
-        single = isinstance(text, str | Path)
-        inputs: list[Any] = [text] if isinstance(text, str | Path) else to_list(text)
+        single = isinstance(text, str | Path) or (self.reads_pairs and is_pair(text))
+        inputs: list[Any] = [text] if single else to_list(cast(Iterable[Any], text))
         check_overflow(overflow, allowed=prompt is None and self.recipe.task.kind == "classify")
         if prompt is None:
             self.require("classify")

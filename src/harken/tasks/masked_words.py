@@ -11,7 +11,15 @@ from torch import Tensor
 from harken.core.similarity import precise
 from harken.data.batch import IGNORE, Array, Windows
 from harken.data.rng import RngStream, rng_for
-from harken.data.text.documents import MIN_PASSAGE_TOKENS, Documents, MaskedBatch, Masking, PassagePairs, SpecialTokens
+from harken.data.text.documents import (
+    MIN_PASSAGE_TOKENS,
+    Documents,
+    MaskedBatch,
+    Masking,
+    PassagePairs,
+    SameDocumentPairs,
+    SpecialTokens,
+)
 from harken.data.text.encode import EncodedText
 from harken.data.text.source import TextData
 from harken.errors import BadInput, BadSetting
@@ -34,6 +42,11 @@ class MaskedWordsSettings(TaskSettings[TextData, BERTSettings]):
     kind: Literal["masked-words"] = "masked-words"
     objective: Literal["mlm", "nsp", "both"] = Field(
         "both", description="masked language modelling (mlm), next-sentence prediction (nsp), or both"
+    )
+    negatives: Literal["other-document", "same-document"] = Field(
+        "other-document",
+        description="source of the second passages that do not follow the first: another document, or another place in "
+        "the same document (harder)",
     )
     mlm_probability: float = Field(0.15, gt=0, le=0.9, description="fraction of the tokens that are predicted")
     mask_replace_prob: float = Field(0.8, ge=0, le=1, description="fraction of them replaced by [MASK]")
@@ -74,6 +87,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
     ) -> None:
         self.seed, self.L = seed, model.context
         self.mlm, self.nsp = settings.objective != "nsp", settings.objective != "mlm"
+        self.pairs_class = SameDocumentPairs if settings.negatives == "same-document" else PassagePairs
         self.special = SpecialTokens(data.tokenizer)
         replace_probs = settings.mask_replace_prob, settings.random_replace_prob
         self.masking = Masking(settings.mlm_probability, *replace_probs, settings.whole_words)
@@ -82,7 +96,8 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         self.settings, self.data, self.passages = settings, data, self._build_passages(batch)
         self.steps, self.tokens_per_batch = self.passages.steps, self.passages.rows * self.L
         texts = {split: map(self._documents, streams) for split, streams in data.splits.items()}
-        usable = {split: [t for t in part if len(t.windows(self.L - 3)) > 1] for split, part in texts.items()}
+        windows = self.pairs_class.usable_windows if self.nsp else Documents.windows
+        usable = {split: [t for t in part if len(windows(t, self.L - 3)) > 1] for split, part in texts.items()}
         self.held_out = {split: part for split, part in usable.items() if part}
         self.splits = tuple(self.held_out)
 
@@ -91,7 +106,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
 
     def _build_passages(self, rows: int) -> Windows | PassagePairs:
         if self.nsp:
-            return PassagePairs(self.train, self.L - 3, rows, seed=self.seed)
+            return self.pairs_class(self.train, self.L - 3, rows, seed=self.seed)
         if len(self.train.ids) < 2:
             raise BadInput("data: the training text has fewer than two words; use a longer text")
         return Windows([self.train.ids], self.L - 2, rows, seed=self.seed)
@@ -132,7 +147,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         for n, text in enumerate(self.held_out[split]):
             width = min(self.L - 2, len(text.ids))
             windows = text.ids[: len(text.ids) // width * width].reshape(-1, width).astype(np.int64)
-            passages = PassagePairs(text, self.L - 3, rows, seed=EVAL_SEED) if self.nsp else windows
+            passages = self.pairs_class(text, self.L - 3, rows, seed=EVAL_SEED) if self.nsp else windows
             count = len(passages.windows if isinstance(passages, PassagePairs) else windows)
             indices = np.arange(count)[:max_rows]
             for step, start in enumerate(range(0, len(indices), rows)):
@@ -164,7 +179,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         else:
             metrics = {"loss": nsp_loss / n_rows}
         if self.nsp:
-            metrics["next_accuracy"] = nsp_correct / n_rows
+            metrics["next_sentence_accuracy"] = nsp_correct / n_rows
         outcomes = {} if quick else self._outcomes(*rows.T)
         return Score(metrics, {**protocol, "passages": int(n_rows), "context": self.L}, outcomes=outcomes)
 
@@ -175,7 +190,7 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
         if self.mlm:
             outcomes["loss"] = weighted.ratio(mlm_loss, n_masked)
             outcomes["accuracy"] = weighted.ratio(mlm_correct, n_masked)
-        return outcomes | ({"next_accuracy": weighted.mean(nsp_correct)} if self.nsp else {})
+        return outcomes | ({"next_sentence_accuracy": weighted.mean(nsp_correct)} if self.nsp else {})
 
     def _max_tokens(self, quick: bool) -> int | None:
         limit = self.settings.eval_tokens or None
@@ -220,8 +235,10 @@ class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
             correct = {"majority": labels.numpy() == (mean > 0.5)}
             correct["whole sentences follow"] = agreement == (agreement.mean() > 0.5)
             for name, rows in correct.items():
-                next_accuracy = {"next_accuracy": weighted.mean(rows)}
-                baselines[name] = Baseline(loss | {"next_accuracy": float(rows.mean())}, next_accuracy)
+                next_sentence_accuracy = {"next_sentence_accuracy": weighted.mean(rows)}
+                baselines[name] = Baseline(
+                    loss | {"next_sentence_accuracy": float(rows.mean())}, next_sentence_accuracy
+                )
         return baselines
 
     def _sentence_end_agreement(self, split: str) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harken.data.rng import rng_for
-from harken.data.text.documents import DocumentLayout, Documents, PassagePairs, detect_layout
+from harken.data.text.documents import DocumentLayout, Documents, PassagePairs, SameDocumentPairs, detect_layout
 from harken.data.text.encode import Span
 from harken.data.text.source import TextSource
 from harken.data.tokenizers.tokenizer import train_tokenizer
@@ -109,9 +109,10 @@ def random_documents(documents: int, min_sentences: int, max_sentences: int) -> 
 TEXTS = {"short": random_documents(60, 3, 8), "long": random_documents(6, 60, 90), "mixed": random_documents(40, 1, 30)}
 
 
+@pytest.mark.parametrize("kind", [PassagePairs, SameDocumentPairs])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_length_and_boundaries_do_not_reveal_whether_a_passage_follows(text):
-    passages, features = PassagePairs(text, 30, 8, seed=5), {True: [], False: []}
+def test_length_and_boundaries_do_not_reveal_whether_a_passage_follows(text, kind):
+    passages, features = kind(text, 30, 8, seed=5), {True: [], False: []}
     boundaries = text.sentences, text.documents
     for step in range(400):
         first, second, follows = passages.pairs(passages.picks(step, 0), rng_for(1, step))
@@ -120,8 +121,32 @@ def test_length_and_boundaries_do_not_reveal_whether_a_passage_follows(text):
                 np.isin(at, positions) for at in (begin, end) for positions in boundaries
             ]  # sentence and document boundaries
             features[bool(is_next)].append([*flags, (a[1] - a[0] + end - begin) / 30])
-    assert np.abs(np.mean(features[True], 0) - np.mean(features[False], 0)).max() < 0.07
+    difference = np.abs(np.mean(features[True], 0) - np.mean(features[False], 0))
+    assert difference.max() < (0.07 if kind is PassagePairs else 0.1)
     assert max(row[-1] for row in features[False]) <= 1
+
+
+def test_other_passages_of_the_same_document_are_sentences_apart_from_the_first_passage():
+    passages, starts = SameDocumentPairs(DOCUMENTS, 30, 8, seed=5), DOCUMENTS.sentences
+    n_before = n_after = 0
+    for step in range(200):
+        first, second, follows = passages.pairs(passages.picks(step, 0), rng_for(1, step))
+        assert (second[follows, 0] == first[follows, 1]).all()
+        assert (DOCUMENTS.ids[first[:, 0]] // 1000 == DOCUMENTS.ids[second[:, 1] - 1] // 1000).all()
+        is_full = np.diff(first)[:, 0] + np.diff(second)[:, 0] == 30  # a sentence is longer than the rest of the row
+        assert np.isin(second[:, 0], starts).all()
+        assert (np.isin(second[:, 1], starts) | is_full).all()
+        assert not np.isin(second[:, 0], DOCUMENTS.documents).any()
+        other = ~follows
+        assert ((second[other, 1] <= first[other, 0]) | (second[other, 0] > first[other, 1])).all()
+        n_before += int((second[other, 1] <= first[other, 0]).sum())
+        n_after += int((second[other, 0] > first[other, 1]).sum())
+    assert min(n_before, n_after) > 0.2 * (n_before + n_after)
+
+
+def test_same_document_pairs_need_documents_of_several_passages():
+    with pytest.raises(BadInput, match=r"set task\.negatives=other-document"):
+        SameDocumentPairs(build_documents([[5, 5, 5]] * 20), 30, 4, seed=0)
 
 
 def test_passages_are_a_pure_function_of_epoch_and_step():

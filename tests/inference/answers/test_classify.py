@@ -198,3 +198,10 @@ def test_predict_passes_overflow_and_the_listener_on(runs):
     answers = runs["number"].predict(frame, overflow="windows", listen=lambda event, **_: notices.append(event))
     assert answers[0] == pytest.approx(runs["number"].classify(LONG, overflow="windows")[0]["value"], abs=1e-5)
     assert (answers[1], notices) == (None, [])
+
+
+def test_a_tuple_of_two_texts_is_one_pair_and_two_texts_with_tabs_are_two(runs):
+    pair = runs["pair"].classify((SHORT, OTHER))
+    assert pair == runs["pair"].classify([(SHORT, OTHER)])[0]
+    assert runs["pair"].classify((f"{SHORT}\t{OTHER}", f"{OTHER}\t{SHORT}"))[0] == pair
+    assert len(runs["label"].classify((SHORT, OTHER))) == 2

@@ -92,11 +92,13 @@ class PassagePairs:
     following one ends there. So only the content distinguishes the two.
     """
 
+    remedy: ClassVar[str] = "give a longer text"
+
     def __init__(self, documents: Documents, L: int, rows: int, *, seed: int) -> None:
         self.documents, self.L, self.seed = documents, L, seed
-        self.windows = documents.windows(L)
+        self.windows = self.usable_windows(documents, L)
         if len(self.windows) < 2:
-            raise BadInput("data: next-sentence prediction needs at least two passages; give a longer text")
+            raise BadInput(f"data: next-sentence prediction needs at least two passages; {self.remedy}")
         self.rows = min(rows, len(self.windows))
         self.steps = len(self.windows) // self.rows
         ends, second = documents.documents[1:], np.searchsorted(documents.sentences, documents.documents[:-1]) + 1
@@ -104,6 +106,11 @@ class PassagePairs:
         self.order = np.argsort(lengths, kind="stable")  # windows of one document stay adjacent
         self.rest_lengths, self.rank = lengths[self.order], np.argsort(self.order)
         self.n_windows = np.bincount(self.windows[:, 2])  # per document
+
+    @staticmethod
+    def usable_windows(documents: Documents, L: int) -> Array:  # N 3
+        """The windows that are split into a first passage and the one that follows."""
+        return documents.windows(L)
 
     @once_per_epoch
     def epoch_order(self, epoch: int) -> Array:
@@ -162,6 +169,55 @@ class PassagePairs:
         n = (uniform * np.where(none, total - 1, n_candidates)).astype(np.int64)
         candidate = low + n + n_same * (low + n >= first)
         return self.order[np.where(none, (self.rank[picks] + 1 + n) % total, candidate)]
+
+
+class SameDocumentPairs(PassagePairs):
+    """Pairs whose second passage follows the first, or begins at another sentence of the same document.
+
+    Both kinds of second passage are whole sentences, have the same limit of their length, and do not overlap the first
+    passage. No second passage is the start of a document.
+    """
+
+    remedy: ClassVar[str] = "give documents that are longer than model.context, or set task.negatives=other-document"
+
+    @staticmethod
+    def usable_windows(documents: Documents, L: int) -> Array:  # N 3
+        """The windows with a sentence start inside, of documents with a sentence before or after the window."""
+        windows, sentences = documents.windows(L), documents.sentences
+        start, stop, doc = windows.T
+        first, end = (np.searchsorted(sentences, documents.documents[doc + n], "right") for n in (0, 1))
+        inside, after = np.searchsorted(sentences, start, "right"), np.searchsorted(sentences, stop)
+        n_elsewhere = np.maximum(inside - 1 - first, 0) + np.maximum(end - 1 - after, 0)
+        return windows[(inside < after) & (n_elsewhere > 0)]
+
+    def pairs(self, picks: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        start, stop, doc = self.windows[picks].T
+        middle = self._split_points(start, stop, rng)
+        elsewhere, end = self._sentences_elsewhere(start, middle, doc, rng), self.documents.documents[doc + 1]
+        room = self.L - (middle - start)
+        available = np.where(elsewhere < start, start, end) - elsewhere
+        limit = np.minimum(room, np.minimum(available, end - middle))  # the same for both passages
+        follows = rng.random(len(picks)) < 0.5
+        begin = np.where(follows, middle, elsewhere)
+        second = np.stack([begin, self._sentence_ends(begin, limit, room)], 1)
+        return np.stack([start, middle], 1), second, follows
+
+    def _sentences_elsewhere(self, start: Array, middle: Array, doc: Array, rng: np.random.Generator) -> Array:
+        """The start of a random sentence of each document, not the first one, that ends before `start` or starts after
+        `middle`."""
+        sentences, documents = self.documents.sentences, self.documents.documents
+        first, inside, after = (np.searchsorted(sentences, x, "right") for x in (documents[doc], start, middle))
+        end, n_before = np.searchsorted(sentences, documents[doc + 1]), np.maximum(inside - 1 - first, 0)
+        n = (rng.random(len(doc)) * (n_before + end - after)).astype(np.int64)
+        chosen: Array = sentences[np.where(n < n_before, first + n, after + n - n_before)]
+        return chosen
+
+    def _sentence_ends(self, begin: Array, limit: Array, room: Array) -> Array:
+        """The end of the last sentence within the limit, else of the first one if there is room, else of the room."""
+        sentences = self.documents.sentences
+        last = sentences[np.searchsorted(sentences, begin + limit, "right") - 1]
+        first = np.minimum(sentences[np.searchsorted(sentences, begin, "right")], begin + room)
+        return np.maximum(last, first)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Image = str | Path | npt.NDArray[np.uint8]  # a file, one image of an array (x.npz[17]), or pixels: H W or H W 3
 Array = npt.NDArray[np.generic]
 OverflowMode = Literal["truncate", "windows"]  # of a text that is longer than a run reads
+NEXT_SENTENCE_LABELS = ("is-next", "not-next")  # the classes 0 and 1 of BERT's NSP head
 T = TypeVar("T")
 
 

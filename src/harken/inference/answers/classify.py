@@ -75,6 +75,12 @@ def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # 
     return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda pair: -pair[1])] for row in rows]
 
 
+def is_pair(texts: object) -> bool:
+    """Whether this is one pair as a tuple, and not two strings of which each has a tab between its texts."""
+    is_tuple = isinstance(texts, tuple) and len(texts) == 2
+    return is_tuple and all(isinstance(text, str) and "\t" not in text for text in cast(tuple[object, ...], texts))
+
+
 def split_pairs(texts: Sequence[TextOrPair], *, pair: bool, subject: str) -> list[tuple[str, ...]]:
     """The one text, or the two texts of a pair, of each input; an empty or missing one is refused by its index."""
     rows = list[tuple[str, ...]]()

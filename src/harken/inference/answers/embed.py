@@ -103,11 +103,8 @@ def embed_token_ids(
     vectors = np.empty((len(texts), body.embed.embedding_dim), np.float32)
     device = next(body.parameters()).device
     for rows in length_batches([len(text) for text in texts], BATCH_TOKENS):
-        lengths = torch.tensor([len(texts[n]) for n in rows], device=device)
-        tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-        for row, n in zip(tokens, rows, strict=True):
-            row[: len(texts[n])] = torch.tensor(texts[n])
-        h = _pool(states(tokens.to(device), lengths=lengths).float(), lengths, pool)
+        tokens, lengths = pad_rows([texts[n] for n in rows], device)
+        h = _pool(states(tokens, lengths=lengths).float(), lengths, pool)
         vectors[rows] = (F.normalize(h, dim=-1) if normalize and text_index is None else h).cpu().numpy()
     if text_index is None:
         return vectors
@@ -159,6 +156,12 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         rows.append(n)
     if rows:
         yield rows
+
+
+def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:  # B L, B
+    """The ids of several texts as one batch, padded with 0, and their lengths."""
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    return tokens.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
 def _pool(h: Tensor, lengths: Tensor, pool: str) -> Tensor:  # B L d, B -> B d
