@@ -1,11 +1,15 @@
 """Check docs/lectures.md: each row has a statement, the command that demonstrates it, its measured value, and tests.
 
-    python scripts/lectures.py                  check the page, run every command, write lectures.html
-    python scripts/lectures.py show scaling     one demonstration
-    python scripts/lectures.py list             all demonstrations
-    python scripts/lectures.py --write          run, and write the measured values into docs/lectures.md
+    python scripts/lectures.py                    check the page, run every command, write lectures.html
+    python scripts/lectures.py show scaling       one demonstration
+    python scripts/lectures.py list               all demonstrations
+    python scripts/lectures.py --write            run, and write the measured values into docs/lectures.md
+    python scripts/lectures.py --missing TEXTS    paragraphs of these lectures without a row or a reason on the page
+    python scripts/lectures.py --paragraphs TEXTS every paragraph with its kind, its rows and its reasons
 
-Errors: a row with neither a command nor a test, a test that does not exist, a statement that no longer holds.
+TEXTS is a folder with .txt files, or one file. Commands in a column "long command" need minutes, a GPU or data; they are
+not run. Errors: a row without command, value or test, a test that does not exist, a statement that no longer holds, a key
+phrase (lecture_phrases.toml) for a row or a reason that is not on the page.
 """
 
 import argparse
@@ -20,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import paragraphs
 import shows
 
 HOME = Path(__file__).resolve().parents[1]
@@ -36,7 +41,11 @@ TITLES = (
     "CS5242, lecture 7",
 )
 SHOW = "python scripts/lectures.py show "
-MEASURED = "measured value"  # heading of the column
+MEASURED, LONG = "measured value", "long command"  # headings of columns
+REASONS = "## Statements without a row"
+REASON = re.compile(r"- \*\*(.+?)\*\*:")
+MAX_SHOWN = 100  # characters of a paragraph
+SCRIPT = re.compile(r"python (benchmarks/\w+\.py)")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border-top:1px solid #8886;padding:.45rem .6rem;text-align:left}
@@ -56,6 +65,12 @@ class Row:
     tests: tuple[str, ...]
     correction: str = ""
     is_complete: bool = True  # the number of cells equals the number of columns
+    is_long: bool = False  # not run by `make lectures`
+
+    @property
+    def name(self) -> str:
+        """The demonstration, else the command."""
+        return self.command.removeprefix(SHOW)
 
 
 @dataclass(frozen=True)
@@ -90,22 +105,28 @@ def tables(page: str) -> Iterator[tuple[list[str], list[tuple[int, list[str]]]]]
 
 
 def read(page: str) -> list[Row]:
-    """Return the rows of all tables with the columns lecture, command and test."""
+    """Return the rows of all tables with the columns lecture, command (or long command) and test."""
     rows = []
     for head, body in tables(page):
-        if not {"lecture", "command", "test"} <= set(head):
+        if not {"lecture", "test"} <= set(head):
             continue
+        is_long = LONG in head
         for number, values in body:
             row = dict(zip(head, values, strict=False))
-            command = row.get("command", "").strip("`")
+            command = row.get(LONG if is_long else "command", "").strip("`")
             tests = tuple(re.findall(r"`([^`]+::[^`]+)`", row.get("test", "")))
             statement = row.get("statement") or row.get("as printed", "")
             measured, correction = row.get(MEASURED, ""), row.get("correction", "")
             is_complete = len(values) == len(head)
-            rows.append(
-                Row(number, statement, row.get("lecture", ""), command, measured, tests, correction, is_complete)
-            )
+            lecture, checks = row.get("lecture", ""), {"is_complete": is_complete, "is_long": is_long}
+            rows.append(Row(number, statement, lecture, command, measured, tests, correction, **checks))
     return rows
+
+
+def reasons(page: str) -> list[str]:
+    """The names of the reasons in the list of statements without a row."""
+    section = page.partition(REASONS)[2].partition("\n## ")[0]
+    return REASON.findall(section)
 
 
 @cache
@@ -115,30 +136,51 @@ def functions(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
-def problems(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the errors of the page, one line each."""
-    known = shows.every()
+def problems(page: str) -> Iterator[str]:
+    """Yield the errors of the page and of the key phrases, one line each."""
+    rows, known = read(page), shows.every()
     for row in rows:
-        where = f"docs/lectures.md:{row.line + 1}"
-        if not row.is_complete:
-            yield f"{where}: more or fewer cells than columns: {row.statement}"
-        if not row.command and not row.tests:
-            yield f"{where}: the row has neither a command nor a test: {row.statement}"
-        for title in row.lecture.split("; "):
-            if title not in TITLES:
-                yield f"{where}: {title!r} is not the title of a lecture"
-        if row.command.startswith(SHOW) and row.command.removeprefix(SHOW) not in known:
-            yield f"{where}: no such demonstration: {row.command.removeprefix(SHOW)}"
-        elif row.command and not row.command.startswith((SHOW, "harken ")):
-            yield f"{where}: {row.command!r} is neither a demonstration nor a harken command"
-        if row.command and not NUMBER.search(row.measured):
-            yield f"{where}: the measured value is missing: {row.statement}"
-        for test in row.tests:
-            file, _, function = test.partition("::")
-            if not (HOME / file).is_file() or function.partition("[")[0] not in functions(HOME / file):
-                yield f"{where}: no such test: {test}"
-    named = {row.command.removeprefix(SHOW) for row in rows}
+        yield from (f"docs/lectures.md:{row.line + 1}: {problem}" for problem in _row_problems(row))
+    named = {row.name for row in rows}
     yield from (f"docs/lectures.md: no row has the demonstration {name!r}" for name in known if name not in named)
+    yield from _phrase_problems(paragraphs.load(), named, reasons(page))
+
+
+def _row_problems(row: Row) -> Iterator[str]:
+    if not row.is_complete:
+        yield f"more or fewer cells than columns: {row.statement}"
+    for part in ("command", "tests"):
+        if not getattr(row, part):
+            yield f"the row has no {part.removesuffix('s')}: {row.statement}"
+    for title in row.lecture.split("; "):
+        if title not in TITLES:
+            yield f"{title!r} is not the title of a lecture"
+    script = SCRIPT.match(row.command) if row.is_long else None
+    if row.command.startswith(SHOW) and row.name not in shows.every():
+        yield f"no such demonstration: {row.name}"
+    elif row.command and not row.command.startswith((SHOW, "harken ")) and not script:
+        yield f"{row.command!r} is neither a demonstration nor a harken command"
+    elif script and not (HOME / script[1]).is_file():
+        yield f"no such script: {script[1]}"
+    if row.command and not NUMBER.search(row.measured):
+        yield f"the measured value is missing: {row.statement}"
+    for test in row.tests:
+        file, _, function = test.partition("::")
+        if not (HOME / file).is_file() or function.partition("[")[0] not in functions(HOME / file):
+            yield f"no such test: {test}"
+
+
+def _phrase_problems(phrases: paragraphs.Phrases, named: Collection[str], on_page: Collection[str]) -> Iterator[str]:
+    where = f"scripts/{paragraphs.PHRASES.name}"
+    shows_names = shows.every()
+    for name in phrases.rows:
+        if name not in named and (name in shows_names or not any(row.startswith(name) for row in named)):
+            yield f"{where}: no row has the command {name!r}"
+    yield from (f"{where}: the page has no reason {name!r}" for name in phrases.reasons if name not in on_page)
+    yield from (f"{where}: the reason {name!r} has no phrase" for name in on_page if name not in phrases.reasons)
+    for phrase in (p for group in (phrases.rows, phrases.reasons) for several in group.values() for p in several):
+        if not 1 <= len(paragraphs.words(phrase)) <= paragraphs.MAX_PHRASE_WORDS:
+            yield f"{where}: {phrase!r} has no word or more than {paragraphs.MAX_PHRASE_WORDS}"
 
 
 def first_number(text: str) -> float:
@@ -181,7 +223,8 @@ def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
     """Return one offline page: every statement with the value on docs/lectures.md and the value measured now."""
     body = []
     for row, now in zip(rows, outcomes, strict=True):
-        current = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{to_html(now.text)}</span>'
+        verdict = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{to_html(now.text)}</span>'
+        current = "<em>not run: needs minutes, data or a GPU</em>" if row.is_long else verdict
         statement = to_html(row.statement) + (f"<br><em>{to_html(row.correction)}</em>" if row.correction else "")
         tests = "<br>".join(f"<code>{html.escape(t)}</code>" for t in row.tests)
         seconds = "" if now is None else f"{now.seconds:.1f}"
@@ -202,7 +245,7 @@ def with_values(page: str, rows: Sequence[Row]) -> str:
     lines = page.splitlines()
     for head, body in tables(page):
         for number, values in body:
-            for row in (r for r in rows if r.line == number and r.command):
+            for row in (r for r in rows if r.line == number and r.command and not r.is_long):
                 values[head.index(MEASURED)] = row.measured.replace("|", "\\|")
                 lines[number] = f"| {' | '.join(values)} |"
     return "\n".join(lines) + "\n"
@@ -214,15 +257,15 @@ def run_all(out: Path, *, write: bool) -> int:
     rows, start = read(page), time.perf_counter()
     outcomes: list[Outcome | None] = []
     for row in rows:
-        outcomes.append(now := run(row.command) if row.command else None)
+        outcomes.append(now := None if row.is_long or not row.command else run(row.command))
         if now is not None:
             verdict = "holds" if now.holds else "FAILS"
-            print(f"{verdict}  {row.command.removeprefix(SHOW):24} {now.text}  ({now.seconds:.1f} s)", flush=True)
+            print(f"{verdict}  {row.name:24} {now.text}  ({now.seconds:.1f} s)", flush=True)
     out.write_text(html_page(rows, outcomes), "utf-8")
     if write:
         rows = [r if now is None else replace(r, measured=now.text) for r, now in zip(rows, outcomes, strict=True)]
         PAGE.write_text(with_values(page, rows), "utf-8")
-    errors = list(problems(rows))
+    errors = list(problems(page))
     for line in errors:
         print(line, file=sys.stderr)
     failed = sum(now is not None and not now.holds for now in outcomes) + len(errors)
@@ -231,13 +274,36 @@ def run_all(out: Path, *, write: bool) -> int:
     return failed
 
 
+def paragraph_lines(texts: Path, *, missing: bool) -> list[str]:
+    """One line per paragraph of the lectures, with its kind or its rows and reasons; or only those without any."""
+    phrases, lines = paragraphs.load(), []
+    for file in paragraphs.lecture_files(texts):
+        for paragraph in paragraphs.read(file.read_text("utf-8")):
+            references = [paragraph.kind] if paragraph.kind else phrases.references(paragraph)
+            if missing and references:
+                continue
+            text = " ".join(paragraph.text.split())
+            lines.append(f"{file.name}:{paragraph.line}: {', '.join(references) or 'missing'}: {text[:MAX_SHOWN]}")
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", nargs="?", choices=["show", "list"])
     parser.add_argument("name", nargs="?", help="name of a demonstration")
     parser.add_argument("--out", type=Path, default=Path("lectures.html"))
     parser.add_argument("--write", action="store_true", help="write the measured values into docs/lectures.md")
+    parser.add_argument("--missing", type=Path, metavar="TEXTS", help="list paragraphs without a row or a reason")
+    parser.add_argument("--paragraphs", type=Path, metavar="TEXTS", help="list every paragraph with its rows")
     options = parser.parse_args(arguments)
+    if texts := options.missing or options.paragraphs:
+        try:
+            lines = paragraph_lines(texts, missing=bool(options.missing))
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(str(error))
+        for line in lines:
+            print(line)
+        return int(bool(options.missing and lines))
     known = shows.every()
     if options.act == "list":
         for name, show in known.items():

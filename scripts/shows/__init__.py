@@ -5,15 +5,19 @@
 Each returns a measured value with its description, and whether the statement holds. docs/lectures.md lists them.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures", "graphs")
-FILES += ("maths", "clusters")
+FILES += ("maths", "clusters", "bert")
 EXACT = 1e-5  # tolerance between two equal computations in float32
 
 
@@ -57,6 +61,13 @@ def show(
         return f
 
     return register
+
+
+@contextmanager
+def private_cache(folder: str | Path) -> Iterator[None]:
+    """Keep encoded texts below this folder instead of the cache of the user."""
+    with patch.dict(os.environ, {"HARKEN_CACHE": str(Path(folder) / "cache")}):
+        yield
 
 
 def gap(a: Tensor, b: Tensor) -> float:

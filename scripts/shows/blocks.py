@@ -29,6 +29,16 @@ def blocks() -> Measurement:
 
 
 @show()
+def feed_forward() -> Measurement:
+    """The MLP of a block is W_2 relu(W_1 h + b_1) + b_2 for each word alone: other words have no effect on it."""
+    h, mlp = torch.randn(1, 6, 16), Block(BlockConfig(16, 2, activation="relu")).mlp
+    W_1, W_2 = (part for part in mlp.modules() if isinstance(part, nn.Linear))
+    x = gap(mlp(h), (h @ W_1.weight.T + W_1.bias).relu() @ W_2.weight.T + W_2.bias)
+    alone = gap(mlp(h)[:, 2], mlp(h[:, 2]))
+    return Measurement(x, "largest difference from W_2 relu(W_1 h + b_1) + b_2", max(x, alone) < EXACT)
+
+
+@show()
 def layer_norm() -> Measurement:
     """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (1e-5 is added to std^2)."""
     q, norm = 5 * torch.randn(10, 64) + 3, BlockConfig(64, 4).build_norm()

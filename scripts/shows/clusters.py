@@ -49,6 +49,23 @@ def local_minima() -> Measurement:
 
 
 @show()
+def all_partitions() -> Measurement:
+    """Finding the best clusters is NP-hard: exhaustive search visits every partition, restarts find the same one."""
+    x = _points(3, n_points=3).astype(float)  # 9 points
+    labels = np.array([p for p in itertools.product(range(3), repeat=len(x) - 1) if len({0, *p}) == 3])
+    labels = np.c_[np.zeros(len(labels), int), labels]  # the first point names its cluster 0
+    members = (labels[:, None] == np.arange(3)[:, None]).astype(float)  # partition x cluster x point
+    means = members @ x / members.sum(-1, keepdims=True)
+    best = float((((x[None] - means[np.arange(len(labels))[:, None], labels]) ** 2).sum((1, 2))).min())
+    near = kmeans(x.astype(np.float32), 3, restarts=20, start="random").inertia
+    count = len(labels) // 2  # the other two names are interchangeable
+    words = (
+        "partitions of 9 points into 3 clusters, about 3^n / 6 for n points; 20 restarts of k-means find the best one"
+    )
+    return Measurement(count, words, abs(near / best - 1) < 1e-5)
+
+
+@show()
 def number_of_clusters() -> Measurement:
     """The clusters depend on k; the inertia always falls with k, so it cannot select k alone."""
     clusterings, rows = n_clusters.evaluate_ks(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)

@@ -148,6 +148,21 @@ def latent() -> Measurement:
 
 
 @show()
+def thinking_machines() -> Measurement:
+    """Two words, "Thinking" and "Machines", with d_k = 3: queries, keys, values, scores / sqrt(3), softmax, sum."""
+    X, W_q, W_k, W_v = torch.randn(2, 4), torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 3)
+    Q, K, V, A, z = X @ W_q, X @ W_k, X @ W_v, [], []
+    for q in Q:
+        scores = [float(q @ k) / math.sqrt(3) for k in K]
+        A.append([math.exp(score) / sum(map(math.exp, scores)) for score in scores])
+        z.append(A[-1][0] * V[0] + A[-1][1] * V[1])
+    x = gap(torch.stack(z), attend(Q[None, None], K[None, None], V[None, None], ScaledDot(3))[0, 0])
+    words = f"largest difference from `attend`; weights of Thinking {A[0][0]:.2f} and {A[0][1]:.2f}, "
+    words += f"of Machines {A[1][0]:.2f} and {A[1][1]:.2f}"
+    return Measurement(x, words, x < EXACT)
+
+
+@show()
 def scaling() -> Measurement:
     """Divided by sqrt(d_k), a score of random vectors has variance 1 for any d_k (64 in the paper)."""
     q, k = torch.randn(2, 1, 1, 1000, 64)

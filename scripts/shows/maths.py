@@ -1,5 +1,7 @@
 """Mathematics as translation: the distribution of the training examples decides what a model learns."""
 
+import itertools
+
 from . import Measurement, show
 
 SMALL = {"model.layers": 1, "data.base": 20, "data.max_operand": 400, "data.classes": 20, "data.test": 0}
@@ -31,6 +33,40 @@ def right_frequency() -> Measurement:
     text = f"accuracy on random pairs after training on the natural distribution of gcds, {on_random[1]:.2g} after a "
     text += f"uniform one; {natural['accuracy']:.2g} and {uniform['accuracy']:.2g} on uniformly distributed gcds"
     return Measurement(on_random[0], text, on_random[0] > 2 * on_random[1])
+
+
+@show()
+def problem_into_answer() -> Measurement:
+    """A problem is a source of digits, its answer a target of digits: pairs for the same encoder-decoder."""
+    from math import gcd
+
+    from harken.data.maths.source import MathsSource
+
+    problems = MathsSource(operation="gcd", base=10, max_operand=1000, valid=200, test=0).load_data().splits["valid"]
+    pairs = zip(problems.sources, problems.references, strict=True)
+    correct = sum(gcd(*map(int, source.split())) == int(targets[0]) for source, targets in pairs)
+    words = f"of 200 problems have the greatest common divisor as their target; the first is {problems.sources[0]!r}"
+    return Measurement(correct, f"{words} -> {problems.references[0][0]!r}", correct == 200)
+
+
+@show()
+def order_of_the_facts() -> Measurement:
+    """A curriculum has the same examples as its shuffle, from small numbers to large ones."""
+    from harken.data.maths.source import MathsSource
+
+    growth, examples = [], []
+    for shuffle in (False, True):
+        source = MathsSource(operation="gcd", valid=0, test=0, examples=400, curriculum=3, shuffle_curriculum=shuffle)
+        batches = source.load_data().batches(100, 0)
+        epochs = [[batches.batch(epoch, step) for step in range(4)] for epoch in range(3)]
+        digits = [sum(int(batch.lengths.sum()) for batch in epoch) for epoch in epochs]
+        growth.append(digits[2] / digits[0])
+        pairs = [pair for batch in itertools.chain(*epochs) for pair in zip(batch.source, batch.lengths, strict=True)]
+        examples.append(sorted(row[:n].tolist() for row, n in pairs))
+    words = (
+        f"times as many digits in the third epoch as in the first; {growth[1]:.2g} if the same examples are shuffled"
+    )
+    return Measurement(growth[0], words, growth[0] > 1.3 * growth[1] and examples[0] == examples[1])
 
 
 @show()

@@ -42,6 +42,17 @@ def random_tokens(rows: int, L: int) -> Tensor:
 
 
 @show()
+def two_lengths() -> Measurement:
+    """A source of 7 words and a target of any other length: one distribution for each target word."""
+    lengths = []
+    for family in FAMILIES:
+        model = build(family)
+        lengths += [model(random_tokens(2, L), source=random_tokens(2, 7)).shape[1] for L in (3, 12)]
+    words = "target words for 7 source words in all four kinds of models, and 3 for another target"
+    return Measurement(max(lengths), words, lengths == [3, 12] * len(FAMILIES))
+
+
+@show()
 def seq2seq_layers() -> Measurement:
     """Embedding, self-attention encoder, masked decoder with cross-attention, classification: together all weights."""
     model = build("transformer", share_embeddings=False, tie_embeddings=False)

@@ -1,6 +1,5 @@
 """Training: the loop, the optimizers and the cost of training."""
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from harken.training.loop import Trainer
 from harken.training.optimizers import build_optimizer, clip_gradients
 from harken.training.settings import Train
 
-from . import EXACT, Measurement, gap, show
+from . import EXACT, Measurement, gap, private_cache, show
 
 LAB_SECONDS = 48  # one epoch of Lab 01 on a Tesla P100, as printed
 LAB_WORDS = 929_589  # of the training text of PTB
@@ -39,15 +38,10 @@ def small_trainer(**settings: Any) -> Iterator[Trainer]:
         small |= {"model.layers": 2, "model.heads": 2, "model.positions": "rotary"}
     fixed = {"data.tokenizer": "word", "train.precision": "float32", "train.device": "cpu", "train.lr": 1e-2}
     overrides = {name.replace("__", "."): value for name, value in settings.items()}
-    before = os.environ.get("HARKEN_CACHE")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, private_cache(folder):
         text = Path(folder) / "tales.txt"
         text.write_text("\n\n".join(tales(150)), "utf-8")
-        os.environ["HARKEN_CACHE"] = str(Path(folder) / "cache")
-        try:
-            yield prepare(resolve(("here", {"data.path": str(text), **small, **fixed, **overrides})), silent)[1]
-        finally:
-            os.environ.pop("HARKEN_CACHE") if before is None else os.environ.update(HARKEN_CACHE=before)
+        yield prepare(resolve(("here", {"data.path": str(text), **small, **fixed, **overrides})), silent)[1]
 
 
 def train_steps(trainer: Trainer, steps: int) -> float:

@@ -81,6 +81,16 @@ def gpt2_weights() -> Measurement:
 
 
 @show()
+def gpt3_weights() -> Measurement:
+    """GPT-3 is GPT-2 with 96 blocks of width 12,288 and 96 heads; its number of weights is the published one."""
+    with torch.device("meta"):
+        model = GPTSettings(style="gpt2", d=12_288, layers=96, heads=96, context=2048).build(50_257)
+        weights = sum(p.numel() for p in model.parameters())
+    words = "weights of `model.style=gpt2` with 96 blocks of width 12,288; printed 175 billion"
+    return Measurement(weights, words, round(weights / 1e9) == 175)
+
+
+@show()
 def input_projection() -> Measurement:
     """H^0 = LL(embedding + PE): model.input_projection adds a linear layer before the first block."""
     model, words = small(input_projection=True), torch.randint(50, (1, 9))

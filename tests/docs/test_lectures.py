@@ -1,4 +1,4 @@
-"""docs/lectures.md: every row has a command or a test, they exist, and every demonstration holds."""
+"""docs/lectures.md: every row has a command, a value and a test, they exist, and every demonstration holds."""
 
 import math
 import subprocess
@@ -13,6 +13,7 @@ HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "scripts"))
 
 import lectures  # noqa: E402
+import paragraphs  # noqa: E402
 import shows  # noqa: E402
 
 PAGE = (HOME / "docs" / "lectures.md").read_text("utf-8")
@@ -22,7 +23,7 @@ SLOW = [name for name, show in shows.every().items() if show.slow]
 # demonstrations that train for more than a few seconds; `make lectures` runs them too
 LONG = {
     "compressed", "matching", "unseen-lengths", "language-models", "dropout-of-the-lab", "norm-converges",
-    "lab01-epoch", "right-frequency", "karate-club",
+    "lab01-epoch", "right-frequency", "karate-club", "cat-sleeps",
 }  # fmt: skip
 MEASURED = {row.command.removeprefix(lectures.SHOW): row.measured for row in ROWS}
 HEAD = "| statement | lecture | command | measured value | test |\n|---|---|---|---|---|\n"
@@ -44,14 +45,14 @@ def one_thread() -> None:
 def row_errors(*cells: str) -> list[str]:
     """The errors of a page with this one row."""
     page = HEAD + "| " + " | ".join(cells) + " |\n"
-    return [line for line in lectures.problems(lectures.read(page)) if "no row has" not in line]
+    return [line for line in lectures.problems(page) if line.startswith("docs/lectures.md:3")]
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_has_no_errors() -> None:
-    assert list(lectures.problems(ROWS)) == []
+    assert list(lectures.problems(PAGE)) == []
 
 
 @pytest.mark.parametrize("title", lectures.TITLES)
@@ -70,14 +71,24 @@ def test_every_misprint_has_a_correction_with_a_test(printed: str) -> None:
 
 def test_a_valid_row_has_no_errors() -> None:
     assert row_errors("Rain is wet", LECTURE, MEMORY, "7 drops", TEST) == []
-    assert row_errors("Rain is wet", LECTURE, "", "", TEST) == []
-    assert row_errors("Rain is wet", LECTURE, "`harken eval runs/rain`", "7 drops", "") == []
+    assert row_errors("Rain is wet", LECTURE, "`harken eval runs/rain`", "7 drops", TEST) == []
 
 
-def test_a_row_without_command_and_test_fails() -> None:
-    assert row_errors("Pigs fly", LECTURE, "", "", "") == [
-        "docs/lectures.md:3: the row has neither a command nor a test: Pigs fly"
+def test_a_row_without_command_or_test_fails() -> None:
+    assert row_errors("Pigs fly", LECTURE, "", "1 pig", TEST) == [
+        "docs/lectures.md:3: the row has no command: Pigs fly"
     ]
+    assert row_errors("Pigs fly", LECTURE, MEMORY, "1 pig", "") == ["docs/lectures.md:3: the row has no test: Pigs fly"]
+
+
+def test_a_script_is_a_long_command_that_exists() -> None:
+    script = "`python benchmarks/lectures.py DATA`"
+    long_head = HEAD.replace("command", "long command", 1)
+    page = f"{long_head}| Rain is wet | {LECTURE} | {script} | 7 drops | {TEST} |\n"
+    assert [line for line in lectures.problems(page) if ":3:" in line] == []
+    (error,) = (line for line in lectures.problems(page.replace("lectures.py D", "pigs.py D")) if ":3:" in line)
+    assert error == "docs/lectures.md:3: no such script: benchmarks/pigs.py"
+    assert "neither a demonstration nor a harken command" in row_errors("Rain", LECTURE, script, "7", TEST)[0]
 
 
 def test_a_row_with_a_cell_too_many_fails() -> None:
@@ -96,31 +107,130 @@ def test_a_test_that_does_not_exist_fails(test: str) -> None:
 
 
 def test_a_demonstration_that_does_not_exist_fails() -> None:
-    assert row_errors("Pigs fly", LECTURE, f"`{lectures.SHOW}pigs`", "1 pig", "") == [
+    assert row_errors("Pigs fly", LECTURE, f"`{lectures.SHOW}pigs`", "1 pig", TEST) == [
         "docs/lectures.md:3: no such demonstration: pigs"
     ]
 
 
 def test_a_command_of_another_kind_fails() -> None:
-    (error,) = row_errors("Pigs fly", LECTURE, "`rm -r pigs`", "1 pig", "")
+    (error,) = row_errors("Pigs fly", LECTURE, "`rm -r pigs`", "1 pig", TEST)
     assert "neither a demonstration nor a harken command" in error
 
 
 def test_a_command_without_its_number_fails() -> None:
-    assert row_errors("Pigs fly", LECTURE, MEMORY, "", "") == [
+    assert row_errors("Pigs fly", LECTURE, MEMORY, "", TEST) == [
         "docs/lectures.md:3: the measured value is missing: Pigs fly"
     ]
 
 
 def test_a_lecture_of_another_title_fails() -> None:
-    assert row_errors("Pigs fly", f"{LECTURE}; A lecture on pigs", MEMORY, "1 pig", "") == [
+    assert row_errors("Pigs fly", f"{LECTURE}; A lecture on pigs", MEMORY, "1 pig", TEST) == [
         "docs/lectures.md:3: 'A lecture on pigs' is not the title of a lecture"
     ]
 
 
 def test_a_demonstration_without_a_row_fails() -> None:
-    errors = list(lectures.problems([row for row in ROWS if not row.command.endswith(" memory")]))
-    assert errors == ["docs/lectures.md: no row has the demonstration 'memory'"]
+    page = "\n".join(line for line in PAGE.splitlines() if f"`{lectures.SHOW}memory`" not in line)
+    assert list(lectures.problems(page)) == [
+        "docs/lectures.md: no row has the demonstration 'memory'",
+        "scripts/lecture_phrases.toml: no row has the command 'memory'",
+    ]
+
+
+# --- paragraphs of a lecture ------------------------------------------------------------------------------------------
+
+SLIDES = """# Ships
+
+## Outline
+- Boats
+# Boats
+
+- A hull displaces
+its own weight
+- Of water :
+  - fresh
+
+$$F = \\rho V g$$
+
+bow
+
+mast
+
+keel and rudder
+
+Ada Lovelace
+ada@example.org
+
+Model\tTons
+Cog\t100
+Notes: <a href="https://example.org/ships">https://example.org/ships</a>
+
+In [3]: import ships
+"""
+KINDS = [
+    ("# Ships", "heading"), ("## Outline", "heading"), ("- Boats", "outline"), ("# Boats", "heading"),
+    ("- A hull displaces\nits own weight", ""), ("- Of water :", "lead"), ("  - fresh", ""), ("$$F = \\rho V g$$", ""),
+    ("bow mast keel and rudder", ""), ("Ada Lovelace\nada@example.org", "link"), ("Model\tTons", ""), ("Cog\t100", ""),
+    ('Notes: <a href="https://example.org/ships">https://example.org/ships</a>', "link"),
+    ("In [3]: import ships", "notebook"),
+]  # fmt: skip
+
+
+def test_the_paragraphs_of_a_lecture_and_their_kinds() -> None:
+    assert [(p.text, p.kind) for p in paragraphs.read(SLIDES)] == KINDS
+
+
+@pytest.mark.parametrize(
+    ("phrase", "covered"),
+    [
+        ("hull displaces its", True),  # across the line
+        ("displaces hull", False),
+        ("displaces", False),  # one word is not the paragraph
+        ("fresh", True),
+        ("f v g", True),  # the name of a LaTeX command is no word
+        ("mast keel", True),  # neighbouring pieces of a figure
+        ("ton", False),  # part of a word
+    ],
+)
+def test_a_key_phrase_covers_a_paragraph_word_by_word(phrase: str, covered: bool) -> None:
+    phrases = paragraphs.Phrases({"row": [phrase]}, {})
+    assert any(phrases.references(p) for p in paragraphs.read(SLIDES)) is covered
+
+
+def test_missing_lists_the_paragraphs_without_row_and_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ships.txt").write_text(SLIDES, "utf-8")
+    rows = {"hull": ["its own weight", "f v g"]}
+    monkeypatch.setattr(
+        paragraphs, "load", lambda: paragraphs.Phrases(rows, {"history": ["keel and rudder", "model tons"]})
+    )
+    assert lectures.main(["--missing", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == "ships.txt:10: missing: - fresh\nships.txt:24: missing: Cog 100\n"
+    assert lectures.main(["--paragraphs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(KINDS)
+    assert "ships.txt:14: (history): bow mast keel and rudder" in lines
+    rows["hull"] += ["fresh", "cog 100"]
+    assert lectures.main(["--missing", str(tmp_path / "ships.txt")]) == 0
+
+
+def test_a_folder_without_texts_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        lectures.main(["--missing", str(tmp_path)])
+    assert "neither a text file nor a folder with .txt files" in capsys.readouterr().err
+
+
+def test_key_phrases_are_short_and_belong_to_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    phrases = paragraphs.Phrases({"memory": ["a b c d e f g"], "pigs": ["they fly"]}, {"farms": ["a farm"]})
+    monkeypatch.setattr(paragraphs, "load", lambda: phrases)
+    errors = [line for line in lectures.problems(PAGE) if "has no phrase" not in line]
+    where = "scripts/lecture_phrases.toml:"
+    assert errors == [
+        f"{where} no row has the command 'pigs'",
+        f"{where} the page has no reason 'farms'",
+        f"{where} 'a b c d e f g' has no word or more than 6",
+    ]
 
 
 # --- the demonstrations -----------------------------------------------------------------------------------------------
@@ -175,6 +285,7 @@ def small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(lectures, "PAGE", page)
     monkeypatch.setattr(shows, "SHOWS", {"memory": shows.every()["memory"]})
     monkeypatch.setattr(shows, "FILES", ())
+    monkeypatch.setattr(paragraphs, "load", lambda: paragraphs.Phrases({}, {}))
     return page
 
 
