@@ -7,9 +7,9 @@
     python scripts/lectures.py --missing TEXTS    paragraphs of these lectures without a row or a reason on the page
     python scripts/lectures.py --paragraphs TEXTS every paragraph with its kind, its rows and its reasons
 
-TEXTS is a folder with .txt files, or one file. Commands in a column "long command" need minutes, a GPU or data; they are
-not run. Errors: a row without command, value or test, a test that does not exist, a statement that no longer holds, a key
-phrase (lecture_phrases.toml) for a row or a reason that is not on the page.
+TEXTS is a folder with .txt files, or one file. Commands in a column "long command" need minutes, a GPU or data and are
+not run. Errors: a row without command, value or test, a test that does not exist, a statement that no longer holds, a
+key phrase (lecture_phrases.toml) for a row or a reason that is not on the page.
 """
 
 import argparse

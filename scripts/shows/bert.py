@@ -66,7 +66,7 @@ def hidden_words() -> Measurement:
 
 @show(slow=True)
 def cat_sleeps() -> Measurement:
-    """A small BERT fills "The [MASK] sleeps": an animal, the cat among them, which never sleeps in the training text."""
+    """A small BERT fills "The [MASK] sleeps" with an animal; no cat sleeps in its training text."""
     settings = {"model.kind": "bert", "model.size": "tiny", "model.context": 20, "data.vocab_size": 300}
     settings |= {"train.steps": 100, "train.batch": 32, "train.threads": 1, "train.device": "cpu"}
     with tempfile.TemporaryDirectory() as folder, private_cache(folder):
