@@ -55,7 +55,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in total")
     time, used = format_duration(cost["minutes"] * 60), format_quantity(cost["kwh"], "energy")
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
-    why = "" if cost["timed"] else "; counted from the sizes of the weights, as timing some steps would take too long"
+    why = "" if cost["timed"] else "; a rough estimate, as timing enough steps would take too long"
     click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}{why}")
     if advice := _folds_advice([what, *settings], recipe, int(cost["examples"])):
         click.echo(advice)

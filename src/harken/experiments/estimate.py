@@ -13,15 +13,15 @@ from harken import machine, run_folder
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training.loop import restore_torch_state
-from harken.training.resource_estimate import count_resources, estimate_resources
+from harken.training.resource_estimate import count_resources, estimate_resources, plan_steps
 
 from . import transfer
 from .train import prepare
 
-PROBE_SECONDS = 2.0
-STEP_SECONDS = 0.5  # a slower step is not timed
-PARAMETERS = 200_000_000  # a larger model is not built
-LIMIT_SECONDS = 5.0  # of all timed work
+PROBE_SECONDS = 1.0
+STEP_SECONDS = 0.25  # a slower step is not timed
+PARAMETERS = 100_000_000  # a larger model is not built
+LIMIT_SECONDS = 3.0  # of all timed work
 
 
 class _OutOfTime(Exception):
@@ -33,7 +33,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
     """Load the data, count the memory of the model and time a few steps. Nothing is written.
 
     A model that is too large to be timed in seconds is neither built nor trained: its time and memory follow from the
-    sizes of its weights.
+    sizes of its weights. If timing takes too long after all, the steps until then count.
     """
 
     def forward(event: str, /, **facts: Any) -> None:
@@ -42,19 +42,23 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
 
     dataset = recipe.load_data(transfer.inherited_processor(recipe), listen=forward)
     task = recipe.bind(dataset)
-    with torch.device("meta"):
+    with torch.device("meta"), run_folder.SkipInit():  # initializing on meta imports torch._dynamo: one second
         model = recipe.build(dataset.vocab)
     parameters = run_folder.count_parameters(model) * recipe.train.seeds
-    counted, step_seconds = count_resources(model, task, recipe.train)
-    timed = parameters <= PARAMETERS and step_seconds <= STEP_SECONDS
-    plan = counted
+    timing, memory = count_resources(model, task, recipe.train)
+    timed = parameters <= PARAMETERS and timing.step_seconds <= STEP_SECONDS
     if timed:
         trainer = prepare(recipe, forward, dataset=dataset)[1]
+        start = time.monotonic()
         try:
             with _time_limit(LIMIT_SECONDS):
                 plan = estimate_resources(trainer, PROBE_SECONDS)
         except _OutOfTime:
             timed = False
+            spent = (time.monotonic() - start) / max(1, trainer.step)
+            timing = timing._replace(step_seconds=max(timing.step_seconds, spent))
+    if not timed:
+        plan = plan_steps(task, recipe.train, timing, memory)
     assert plan.predicted is not None
     facts: dict[str, Any] = dataset.facts()
     counts = facts.get(facts.get("unit", "pairs"), {})

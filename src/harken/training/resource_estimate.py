@@ -70,17 +70,17 @@ def estimate_resources(trainer: Trainer, max_seconds: float) -> Plan:
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
     timing = trainer.measure(max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
-    return plan_steps(fixed_steps, trainer.train, timing, needed)
+    return plan_steps(trainer.task, trainer.train, timing, needed)
 
 
-def plan_steps(fixed_steps: int | None, train: Train, timing: Timing, memory: float) -> Plan:
+def plan_steps(task: BoundTask, train: Train, timing: Timing, memory: float) -> Plan:
     """The budget in steps, with its resources, from measured times and the bytes of memory.
 
     Validation passes count towards a budget in minutes. Ten of them may take VALIDATION_SHARE of it, else there are
     fewer.
     """
     step, validation, eval_every = timing.step_seconds, timing.validation_seconds, train.eval_every
-    if fixed_steps is not None:
+    if (fixed_steps := _fixed_steps(task, train)) is not None:
         steps = fixed_steps
     elif eval_every is not None:
         steps = max(1, int((train.minutes * 60 - validation) / (step + validation / eval_every)))
@@ -108,8 +108,8 @@ def _fixed_steps(task: BoundTask, train: Train) -> int | None:
 # --- large models -----------------------------------------------------------------------------------------------------
 
 
-def count_resources(model: nn.Module, task: BoundTask, train: Train) -> tuple[Plan, float]:
-    """The budget in steps, with its resources, and the seconds of a step; from the sizes of the weights alone.
+def count_resources(model: nn.Module, task: BoundTask, train: Train) -> tuple[Timing, float]:
+    """The time of a step and the bytes of memory, from the sizes of the weights alone.
 
     The model may be on the meta device. Each token multiplies each weight matrix three times (forward, and both
     gradients), and the backward pass keeps the inputs and outputs of each matrix.
@@ -129,9 +129,7 @@ def count_resources(model: nn.Module, task: BoundTask, train: Train) -> tuple[Pl
     memory = _size(model.parameters()) + bytes_between_steps(model, task, train) + saved
     step_seconds = flops * train.seeds / _flops_per_second(device)
     watts, source = cost.Meter(device=device).power()
-    timing = Timing(step_seconds, 0.0, watts, source)
-    memory = cost.allocated_memory(device) + memory * train.seeds
-    return plan_steps(_fixed_steps(task, train), train, timing, memory), step_seconds
+    return Timing(step_seconds, 0.0, watts, source), cost.allocated_memory(device) + memory * train.seeds
 
 
 def _flops_per_second(device: torch.device) -> float:

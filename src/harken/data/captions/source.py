@@ -142,6 +142,10 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 10,000 words or 8,000 byte pairs"
     )
 
+    def load_data(self, **options: Any) -> SplitData[CaptionProcessor, CaptionSplit]:
+        sized = self if self.image_size else self.model_copy(update={"image_size": self._common_size()})
+        return super(CaptionSource, sized).load_data(**options)  # the training table is searched for its size once
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, listen: Listener) -> list[CaptionedImage]:
