@@ -140,10 +140,11 @@ class Trainer:
 
         with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
             step_seconds = self._mean_seconds(update_block, seconds, 5, max_steps // block) / block
-        validation_seconds = 0.0
+        validation_seconds, steps_per_pass = 0.0, self.train.eval_every or math.inf
         if "valid" in self.task.splits:  # the first pass also prepares the data
             first = self._mean_seconds(self._validate, 0.0, 1)
-            validation_seconds = first if first > seconds else self._mean_seconds(self._validate, seconds / 10, 1)
+            enough = seconds / min(10, 1 + steps_per_pass)  # frequent passes are a large part of the training
+            validation_seconds = first if first > seconds else self._mean_seconds(self._validate, enough, 1)
         run_folder.load_weights(self.model, before)
         self.update_step.reset()
         self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(self.train)
