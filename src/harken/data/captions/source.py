@@ -142,9 +142,11 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 10,000 words or 8,000 byte pairs"
     )
 
-    def load_data(self, **options: Any) -> SplitData[CaptionProcessor, CaptionSplit]:
-        sized = self if self.image_size else self.model_copy(update={"image_size": self._common_size()})
-        return super(CaptionSource, sized).load_data(**options)  # the training table is searched for its size once
+    def load_data(
+        self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
+    ) -> SplitData[CaptionProcessor, CaptionSplit]:
+        sized = self if self.image_size else self.model_copy(update={"image_size": self._common_size()})  # read once
+        return super(CaptionSource, sized).load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
