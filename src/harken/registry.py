@@ -53,6 +53,7 @@ MODELS: dict[str, dict[str, str]] = {
         "lstm": "models.rnn_seq2seq:LSTMSeq2SeqSettings",
         "rnn-attention": "models.rnn_seq2seq:RNNAttentionSettings",
         "conv": "models.conv_seq2seq:ConvSeq2SeqSettings",
+        "bert": "models.bert_seq2seq:BERTSeq2SeqSettings",
     },
     "labels": {
         "bert": "models.heads:BERTHeadSettings",

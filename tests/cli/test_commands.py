@@ -232,6 +232,11 @@ def test_check_prints_each_setting_with_its_origin_in_columns(stdout_of, text):
     assert len({line.index("= ") for line in lines}) == len({line.index("# ") for line in lines}) == 1
 
 
+def test_check_prints_the_run_that_a_recipe_starts_from(stdout_of, text, folders):
+    lines = stdout_of("check", text, f"from={folders['char']}", "train.steps=1").splitlines()
+    assert next(line for line in lines if line.startswith("from ")).endswith("# override")
+
+
 def test_check_lists_settings_that_differ_from_the_size(stdout_of, text):
     lines = stdout_of("check", text, "train.steps=1").splitlines()
     assert next(line for line in lines if line.startswith("model.size ")).endswith("# default, except d")

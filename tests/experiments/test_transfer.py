@@ -233,3 +233,75 @@ def test_the_learning_rate_decays_per_layer():
 
 def test_layers_with_the_same_rate_share_a_parameter_group():
     assert len(build_optimizer(head_model(), Train()).param_groups) == 2
+
+
+# --- the encoder of another task --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, tales):
+    """A tiny BERT with WordPiece."""
+    small = {"model.kind": "bert", "model.d": 16, "model.layers": 1, "model.heads": 2, "train.steps": 1}
+    small |= {"data.tokenizer": "wordpiece", "data.vocab_size": 200, "data.lowercase": True}
+    return harken.train(str(tales), out=tmp_path_factory.mktemp("bert") / "bert", settings=small).path
+
+
+SHORT = {"train.steps": 2, "train.batch": 8, "model.decoder_layers": 1, "data.vocab_size": 260, "task.eval_pairs": 4}
+
+
+def test_a_bert_becomes_the_encoder_of_a_model_for_pairs(bert, pair_file, tmp_path):
+    dataset, trainer = prepare(choose(str(pair_file), {**SHORT, "from": str(bert)}).recipe, ignore)
+    first = harken.load(bert)
+    assert torch.equal(trainer.model.encoder.embed.weight, first.model.embed.weight)
+    assert torch.equal(trainer.model.encoder.stack.blocks[0].mlp.W_1.weight, first.model.stack.blocks[0].mlp.W_1.weight)
+    source, target = dataset.tokenizer.sides
+    assert source.json == first.tokenizer.json
+    assert (source.kind, target.kind) == ("wordpiece", "bpe")
+    ids = dataset.tokenizer.encode_source("Tom saw the bus.").tolist()
+    assert (ids[0], ids[-2], ids[-1]) == (source.cls_id, source.sep_id, source.vocab)
+    assert dataset.train.source[0].tolist()[:1] == [source.cls_id]
+    run = harken.train(str(pair_file), out=tmp_path / "pairs", settings={**SHORT, "from": str(bert)})
+    assert harken.load(run.path).translate("Tom saw the bus.") == run.translate("Tom saw the bus.")
+    continued = prepare(choose(str(pair_file), {"from": str(run.path), "train.steps": 1}).recipe, ignore)[1].model
+    for ours, expected in zip(continued.parameters(), run.model.parameters(), strict=True):
+        assert torch.equal(ours, expected)
+    (table := tmp_path / "my.csv").write_text("text,label\n" + "a good day,yes\na bad day,no\n" * 30)
+    dataset, trainer = prepare(choose(str(table), {"from": str(run.path)}).recipe, ignore)
+    assert dataset.processor.tokenizer.json == source.json
+    assert torch.equal(trainer.model.body.embed.weight, run.model.encoder.embed.weight)
+
+
+def test_a_target_with_the_tokenizer_of_the_source_shares_its_embeddings(bert, pair_file):
+    settings = {**SHORT, "from": str(bert), "data.target_tokenizer": "wordpiece"}
+    dataset, trainer = prepare(choose(str(pair_file), settings).recipe, ignore)
+    assert dataset.tokenizer.source is dataset.tokenizer.target
+    n = len(harken.load(bert).model.embed.weight)
+    assert torch.equal(trainer.model.embed.weight[:n], harken.load(bert).model.embed.weight)
+    frozen = choose(str(pair_file), settings | {"transfer": "frozen"}).recipe
+    assert not frozen.model.share_embeddings
+    with pytest.raises(BadSetting, match=r"share_embeddings=true: .* frozen with the encoder; set"):
+        prepare(frozen.change(model__share_embeddings=True), ignore)
+
+
+@pytest.mark.parametrize("transfer_kind", ["finetune", "frozen", "scratch"])
+def test_the_encoder_learns_slowly_not_at_all_or_like_the_decoder(bert, pair_file, transfer_kind):
+    recipe = choose(str(pair_file), {**SHORT, "from": str(bert), "transfer": transfer_kind}).recipe
+    _, trainer = prepare(recipe, ignore)
+    optimizer = build_optimizer(trainer.model, recipe.train)
+    scale = {id(p): group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+    scales = {scale.get(id(p), 0) for p in trainer.model.encoder.parameters()}
+    assert scales == {{"finetune": 0.1, "frozen": 0, "scratch": 1}[transfer_kind]}
+    assert {scale[id(p)] for p in trainer.model.stack.parameters()} == {1}
+
+
+def test_a_language_model_that_fits_no_part_of_a_model_for_pairs_is_refused(folders, pair_file):
+    for name, kind in (("char", "gpt"), ("lstm", "lstm")):
+        with pytest.raises(
+            BadSetting, match=f"a {kind} for text has no part that fits a model for pairs; use a run of"
+        ):
+            choose(str(pair_file), {"from": str(folders[name])})
+
+
+def test_another_model_than_that_of_the_starting_run_is_refused(bert, pair_file):
+    with pytest.raises(BadSetting, match=r"model.kind = 'transformer': from=.* is a bert; remove one"):
+        choose(str(pair_file), {"from": str(bert), "model.kind": "transformer"})

@@ -92,11 +92,14 @@ def recipe_lines(recipe: "Recipe") -> list[str]:
 
 def _origin(recipe: "Recipe", path: str) -> str:
     """The origin of a value; for a dial, also the settings that override it."""
-    section, name = path.split(".")
-    part, origin = getattr(recipe, section), recipe.origins.get(path, "default")
+    section, _, name = path.partition(".")
+    origin = recipe.origins.get(path, "default")
+    if not name:  # from, transfer
+        return origin
+    part = getattr(recipe, section)
     row = part.dials.get(name, {}).get(str(getattr(part, name)), {})
     changed = [setting for setting, value in row.items() if getattr(part, setting) != value]
-    return f"{origin}, except {', '.join(changed)}" if changed else str(origin)
+    return f"{origin}, except {', '.join(changed)}" if changed else origin
 
 
 def describe_settings(kind: str) -> list[dict[str, str]]:

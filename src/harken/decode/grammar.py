@@ -98,4 +98,5 @@ def grammar_constraints(grammar: str, tokenizer: Tokenizer, sources: Sequence[st
 
 def banned_token_ids(tokenizer: Tokenizer) -> list[int]:
     """The ids that a generated text never contains: special tokens and the newline."""
-    return sorted({*tokenizer.special_ids, newline_id(tokenizer)} - {*tokenizer.prefix_ids})
+    newline = [] if tokenizer.kind == "wordpiece" else [newline_id(tokenizer)]
+    return sorted({*tokenizer.special_ids, *newline} - {*tokenizer.prefix_ids})

@@ -1,46 +1,67 @@
 """Transfer from a trained run: its architecture, its tokenizer and its weights.
 
-`from = "runs/x"` in a recipe takes all three. transfer=finetune trains all weights; frozen trains only the head;
-scratch keeps architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and
-evaluates a language model with a prompt (few_shot.py).
+`from = "runs/x"` in a recipe takes all three; a run of another task gives its body: the encoder of a seq2seq model, or
+the model without its head. transfer=finetune trains all weights; frozen trains only what is new; scratch keeps
+architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and evaluates a
+language model with a prompt (few_shot.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from harken import recipe as recipes
 from harken import registry, run_folder
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.source import Processor
+from harken.data.tokenizers.pairs import PairTokenizers
 from harken.errors import BadInput, BadSetting
 from harken.files import sha256_of
-from harken.models import Model
+from harken.models import HeadModel, Model, ModelSettings
 from harken.recipe import InitialWeights, Recipe, SettingsDict
 
 WEIGHTS = "model.safetensors"
 INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token ids
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
+DECODER_RATE, ENCODER_RATIO = 1e-3, 0.1  # of a new decoder; of a fine-tuned encoder, as a fraction of it
+PREFIXES = ("", "body.", "encoder.")  # of the names of a body in a run: of texts, with a head, with a decoder
 
 
 def inherited_settings(folder: str, data: str, settings: SettingsDict) -> SettingsDict:
     """The settings that a recipe for this kind of data inherits from a run."""
     recipe, source = _recipe(folder), registry.find_kind("data", data)
-    kind = recipe.model.kind
+    model = _matching_model(folder, recipe, data)
+    kind, fields, run_model = model.model_fields["kind"].default, model.model_fields, type(recipe.model)
     if str(settings.get("model.kind", kind)) != kind:
-        raise BadSetting(f"model.kind = {settings['model.kind']!r}: from={folder} is a {kind}; remove one of them")
-    family = registry.FAMILIES[source.task].models
-    if kind not in registry.kind_names("model", family):
-        supported = ", ".join(registry.kind_names("model", family))
-        raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; use a run of {supported}")
-    fields, run_settings = registry.find_kind("model", kind, family).model_fields, recipe.settings()
+        problem = f"from={folder} is a {recipe.model.kind}" + f", the body of a {kind}" * (kind != recipe.model.kind)
+        raise BadSetting(f"model.kind = {settings['model.kind']!r}: {problem}; remove one of them")
+    run_settings, transfer = recipe.settings(), str(settings.get("transfer", InitialWeights.transfer))
     inherited = {k: v for k, v in run_settings.items() if k.startswith("model.") and k.partition(".")[2] in fields}
-    if "pool" in fields:
-        inherited |= _schedule(recipe.model.d, str(settings.get("transfer", InitialWeights.transfer)))
+    inherited |= {f"model.{name}": getattr(run_model, name) for name in fields.keys() & run_model.__class_vars__}
     names = [f"data.{name}" for name in INHERITED if name in source.model_fields]
-    return inherited | {name: run_settings[name] for name in names if name in run_settings}
+    inherited |= {"model.kind": kind} | {name: run_settings[name] for name in names if name in run_settings}
+    if "pool" in fields:
+        return inherited | _schedule(recipe.model.d, transfer)
+    return inherited if model is run_model else inherited | _decoder_settings(inherited, settings, transfer)
+
+
+def _matching_model(folder: str, recipe: Recipe, data: str) -> type[ModelSettings]:
+    """The model for this data that can start from the run: the same one, or one with the same body."""
+    family, run_model = registry.FAMILIES[registry.find_kind("data", data).task].models, type(recipe.model)
+    found = [registry.find_kind("model", kind, family) for kind in registry.kind_names("model", family)]
+    models = [settings for settings in found if issubclass(settings, ModelSettings)]
+    for model in models:
+        if model is run_model or (model.body_kind and model.body_kind == run_model.body_kind):
+            return model
+    accepted = dict.fromkeys(model.body_kind or f"{model.model_fields['kind'].default} for {data}" for model in models)
+    raise BadSetting(
+        f"from = {folder!r}: a {recipe.model.kind} for {recipe.data.kind} has no part that fits a model for {data};"
+        f" use a run of {', '.join(accepted)}"
+    )
 
 
 def _schedule(d: int, transfer: str) -> SettingsDict:
@@ -49,27 +70,44 @@ def _schedule(d: int, transfer: str) -> SettingsDict:
     return rate | {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 
 
+def _decoder_settings(inherited: SettingsDict, settings: SettingsDict, transfer: str) -> SettingsDict:
+    """Settings of a new decoder: its learning rate, a smaller one of the encoder, and the tokenizer of the targets.
+
+    WordPiece loses white space, so targets get byte pairs unless the recipe sets another tokenizer.
+    """
+    decoder = _schedule(1, "") | {"train.lr": DECODER_RATE}
+    decoder |= {"train.body_lr_ratio": ENCODER_RATIO} if transfer == "finetune" else {}
+    if inherited.get("data.tokenizer") == "wordpiece":
+        target = settings.get("data.target_tokenizer", "bpe")
+        shared = target == "wordpiece" and settings.get("data.shared_vocab", True) and transfer != "frozen"
+        decoder |= {"data.target_tokenizer": target, "model.share_embeddings": shared}
+    return decoder
+
+
 def inherited_processor(recipe: Recipe) -> Processor | None:
     """The processor of the run in `from`, after a check that the architectures agree; None without such a run.
 
-    Labels belong to the head, which is new: of a run with labels only the tokenizer is inherited.
+    Labels belong to the head, which is new: of a run with labels only the tokenizer is inherited. So do the targets of
+    pairs.
     """
     if recipe.start.run is None:
         return None
     run_recipe = _recipe(recipe.start.run)
     run_fields, fields = vars(run_recipe.model), vars(recipe.model)
-    for name in run_fields.keys() & fields.keys() - {*FREE}:
+    for name in run_fields.keys() & fields.keys() - {"kind", *FREE}:
         if run_fields[name] != fields[name] and recipe.start.transfer != "scratch":
             problem = f"from={recipe.start.run} has {run_fields[name]!r}, and its weights fit only that"
             raise BadSetting(f"model.{name} = {fields[name]!r}: {problem}; remove it, or set transfer=scratch")
-    processor = run_recipe.data.load_processor(Path(recipe.start.run))
+    processor: Processor = run_recipe.data.load_processor(Path(recipe.start.run))
+    if isinstance(processor, PairTokenizers) and recipe.data.kind != run_recipe.data.kind:
+        return processor.source
     has_head = "pool" in type(run_recipe.model).model_fields
     return processor.tokenizer if has_head and isinstance(processor, TokenLabelProcessor) else processor
 
 
 def init_from_run(model: Model, recipe: Recipe, *, weights: bool = True) -> None:
-    """Load the weights of the run in `from` into the body of the model, unless weights=False; freeze it if set."""
-    start, body = recipe.start, model.backbone
+    """Load the weights of the run in `from` into the model, unless weights=False; freeze its body if set."""
+    start, body = recipe.start, model.reusable_part
     if start.shots is not None:
         fix = "evaluate it with harken compare, or with harken eval RUN DATA --prompt"
         raise BadSetting(f"transfer = {start.transfer!r}: a prompt is not trained; {fix}")
@@ -79,21 +117,41 @@ def init_from_run(model: Model, recipe: Recipe, *, weights: bool = True) -> None
         return
     if start.transfer == "frozen" and body is model:
         raise BadSetting("transfer = 'frozen': this model has no separate head to train; use transfer=finetune")
+    if start.transfer == "frozen" and dict(recipe.model).get("share_embeddings"):
+        problem = "the embeddings of the targets would be frozen with the encoder"
+        raise BadSetting(f"model.share_embeddings=true: {problem}; set model.share_embeddings=false")
     if weights and start.transfer != "scratch":
-        _load(body, start)
+        _load([body] if isinstance(model, HeadModel) else [model, body], start)
     if start.transfer == "frozen":
         body.requires_grad_(False)
         _unfreeze(body, recipe.train.unfreeze_last)
 
 
-def _load(body: nn.Module, start: InitialWeights) -> None:
+def _load(modules: list[nn.Module], start: InitialWeights) -> None:
+    """Load the first of these modules that the run contains."""
     path = Path(str(start.run)) / WEIGHTS
     if start.sha256 not in (None, sha256_of(path)):
         fix = f"restore them, or start from the new ones: from={start.run}"
         raise BadInput(f"{path}: not the weights that this recipe started from (SHA-256 mismatch); {fix}")
-    tensors = {name.removeprefix("body."): t for name, t in run_folder.read_tensors(path).items()}
-    names = run_folder.weights(body)
-    run_folder.load_weights(body, {name: t for name, t in tensors.items() if name in names})
+    saved = run_folder.read_tensors(path)
+    for module in modules:
+        for prefix in PREFIXES:
+            if part := _part(module, saved, prefix):
+                return run_folder.load_weights(module, part)
+    run_folder.load_weights(modules[-1], saved)  # raises with the name of a weight
+
+
+def _part(module: nn.Module, saved: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weights of the module among those of a run; empty if they do not fit. New tokens keep their embeddings."""
+    part = dict[str, Tensor]()
+    for name, own in run_folder.weights(module).items():
+        tensor = saved.get(prefix + name)
+        if tensor is not None and name == "embed.weight" and len(tensor) < len(own):
+            tensor = torch.cat([tensor, own[len(tensor) :].to(tensor)])
+        if tensor is None or tensor.shape != own.shape:
+            return {}
+        part[name] = tensor
+    return part
 
 
 def _unfreeze(body: nn.Module, n_blocks: int) -> None:

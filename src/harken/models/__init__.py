@@ -28,6 +28,11 @@ def init_weights(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
+def is_frozen(module: nn.Module) -> bool:
+    """Whether none of its weights are trained."""
+    return not any(p.requires_grad for p in module.parameters())
+
+
 def scale_residual_init(stack: nn.Module, sublayers: int) -> None:
     """Scale the initial output projections by 1 / sqrt(number of residual sublayers) (GPT-2)."""
     for name, module in stack.named_modules():
@@ -41,6 +46,8 @@ class ModelSettings(Settings):
     task: ClassVar[str] = "next-word"  # default task on text
     stateful: ClassVar[bool] = False  # recurrent: a batch continues the text of the previous one
     by_line: ClassVar[bool] = False  # reads a story line by line instead of as one text
+    body_kind: ClassVar[str] = ""  # models with the same body: one can start from a run of another; "": same class only
+    body_prefix: ClassVar[str] = ""  # of the weights of the body in a run
     stack_seeds: ClassVar[bool] = False  # training the seeds of a comparison as one stacked model is faster
 
     @property
@@ -128,6 +135,11 @@ class Model(nn.Module):
     def backbone(self) -> nn.Module:
         """The model without its head."""
         return self
+
+    @property
+    def reusable_part(self) -> nn.Module:
+        """The part that models of other tasks can reuse: a new run can load it from a run, and freeze it."""
+        return self.backbone
 
     @property
     def transformer_blocks(self) -> Sequence[nn.Module]:

@@ -20,6 +20,7 @@ class BERTSettings(SparseAttentionSettings):
     """Settings of a BERT."""
 
     task: ClassVar[str] = "masked-words"
+    body_kind: ClassVar[str] = "bert"
 
     kind: Literal["bert"] = "bert"
     size: Literal["tiny", "mini", "small", "base", "large"] = Field(

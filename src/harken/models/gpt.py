@@ -29,6 +29,8 @@ RopeScaling = dict[Literal["factor", "low", "high", "context"], PositiveFloat]
 class GPTSettings(SparseAttentionSettings):
     """Settings of a GPT."""
 
+    body_kind: ClassVar[str] = "gpt"
+
     kind: Literal["gpt"] = "gpt"
     style: Literal["lecture", "gpt2", "llama"] = Field("lecture", description="dial: architecture variant")
     size: Literal["tiny", "small", "medium", "124m", "355m", "774m", "1.5b"] = Field(

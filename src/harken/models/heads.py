@@ -4,7 +4,7 @@ y = W h + b, where h is the state that represents the text: CLS of a BERT, the l
 mean of all tokens. The body may come from another run; then only the head is initialized.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harken.settings import LabelOutputs
 
-from . import HeadModel, LanguageModel, ModelSettings, bert, gpt, rnn
+from . import HeadModel, LanguageModel, ModelSettings, bert, gpt, is_frozen, rnn
 
 Pool = Literal["first", "last", "mean"]
 
@@ -30,7 +30,7 @@ class ModelWithHead(HeadModel):
     @property
     def frozen(self) -> bool:
         """Whether only the head is trained."""
-        return not any(p.requires_grad for p in self.body.parameters())
+        return is_frozen(self.body)
 
     def forward(self, tokens: Tensor, **inputs: object) -> Tensor:  # B L -> B L d
         """States of the body; segments are dropped if the body has no segment embeddings."""
@@ -62,6 +62,8 @@ class ModelWithHead(HeadModel):
 
 class HeadSettings(ModelSettings):
     """Settings of a head; combined with the settings of a body."""
+
+    body_prefix: ClassVar[str] = "body."
 
     pool: Pool = Field("last", description="state that represents a text: first token (CLS), last token, or mean")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")

@@ -17,6 +17,7 @@ class RNNSettings(ModelSettings):
     """Settings of a vanilla RNN: h_t = tanh(W x_t + U h_{t-1} + b)."""
 
     stateful: ClassVar[bool] = True
+    body_kind: ClassVar[str] = "rnn"
 
     kind: Literal["rnn"] = "rnn"
     size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d, layers and context")
@@ -35,11 +36,15 @@ class RNNSettings(ModelSettings):
 class GRUSettings(RNNSettings):
     """Settings of a GRU."""
 
+    body_kind: ClassVar[str] = "gru"
+
     kind: Literal["gru"] = "gru"  # type: ignore[assignment]
 
 
 class LSTMSettings(RNNSettings):
     """Settings of an LSTM."""
+
+    body_kind: ClassVar[str] = "lstm"
 
     kind: Literal["lstm"] = "lstm"  # type: ignore[assignment]
 

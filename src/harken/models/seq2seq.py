@@ -5,7 +5,7 @@ every target token attends to all source tokens.
 """
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -13,11 +13,23 @@ from torch import Tensor, nn
 
 from harken.core import CAUSAL, BlockConfig, FixedMemory, Memory, Stack, Structure, per_document, same
 
-from . import DIALS, EncodedSource, EncoderDecoder, PackedPairs, gpt, init_weights, scale_residual_init
+from . import (
+    DIALS,
+    EncodedSource,
+    EncoderDecoder,
+    Model,
+    PackedPairs,
+    gpt,
+    init_weights,
+    is_frozen,
+    scale_residual_init,
+)
 
 
 class TransformerSettings(gpt.GPTSettings):
     """Settings of an encoder-decoder Transformer. Its decoder has the settings of a GPT."""
+
+    body_kind: ClassVar[str] = ""
 
     kind: Literal["transformer"] = "transformer"  # type: ignore[assignment]
     size: Literal["tiny", "small", "base", "big"] = Field(  # type: ignore[assignment]
@@ -103,6 +115,22 @@ class TransformerDecoder(EncoderDecoder):
         self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
     ) -> DecoderMemory:
         return DecoderMemory(self.stack.memory(B, capacity), self.encode_source(source, source_lengths))
+
+
+class DecoderOfEncoder(TransformerDecoder):
+    """A decoder of an encoder that is a model of its own: other tasks can reuse the encoder."""
+
+    encoder: Model
+
+    @property
+    def reusable_part(self) -> Model:
+        return self.encoder
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the training mode. A frozen encoder stays in evaluation mode, without dropout."""
+        super().train(mode)
+        self.encoder.train(mode and not is_frozen(self.encoder))
+        return self
 
 
 class Seq2Seq(TransformerDecoder):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harken.errors import BadSetting
+from harken.models import Model
 
 from .muon import Muon
 from .settings import Train
@@ -29,15 +30,16 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     matrices = hidden_matrices(model) if train.optimizer == "muon" else []
     matrix_ids = {id(p) for p in matrices}
     rest = [p for p in parameters if id(p) not in matrix_ids]
-    depth = depth_from_output(model) if train.layer_decay < 1 else dict.fromkeys(map(id, parameters), 0)
+    scales = learning_rate_scales(model, train)
     on_gpu, stack_dims = parameters[0].is_cuda, model.stack_dims if isinstance(model, StackedModule) else 0
-    if train.layer_decay < 1 and train.optimizer != "adamw":
-        raise BadSetting(f"train.layer_decay: {train.optimizer} has one learning rate for all layers; use adamw")
+    for name in ("layer_decay", "body_lr_ratio"):
+        if getattr(train, name) < 1 and train.optimizer != "adamw":
+            raise BadSetting(f"train.{name}: {train.optimizer} has one learning rate for all layers; use adamw")
     groups: list[dict[str, Any]] = [
-        {"params": params, "weight_decay": decay, "lr_scale": train.layer_decay**n_above}
-        for n_above in sorted(set(depth.values()))
+        {"params": params, "weight_decay": decay, "lr_scale": scale}
+        for scale in sorted(set(scales.values()), reverse=True)
         for decay, is_matrix in ((train.weight_decay, True), (0.0, False))
-        if (params := [p for p in rest if (p.dim() - stack_dims >= 2) is is_matrix and depth[id(p)] == n_above])
+        if (params := [p for p in rest if (p.dim() - stack_dims >= 2) is is_matrix and scales[id(p)] == scale])
     ]
     match train.optimizer:
         case "sgd":
@@ -70,11 +72,25 @@ def _with_weight_decay(optimizer: torch.optim.Optimizer, decay: float, stack_dim
     return optimizer
 
 
+def learning_rate_scales(model: nn.Module, train: Train) -> dict[int, float]:
+    """The learning rate of each parameter, relative to that of the head or the decoder."""
+    if train.layer_decay == train.body_lr_ratio == 1:
+        return dict.fromkeys(map(id, model.parameters()), 1.0)
+    body = model.reusable_part if isinstance(model, Model) else model
+    in_body = {id(p) for p in body.parameters()} if body is not model else set()
+    depth = depth_from_output(model)
+    return {n: train.layer_decay ** depth[n] * (train.body_lr_ratio if n in in_body else 1) for n in depth}
+
+
 def depth_from_output(model: nn.Module) -> dict[int, int]:
-    """Number of layers above each parameter: 0 for a head, 1 for the last block, most for the embeddings."""
-    depth: dict[int, int] = {}
-    n_blocks = 1 + max((int(n[1]) for name, _ in model.named_parameters() if (n := BLOCK.search(name))), default=-1)
-    for name, p in model.named_parameters():
+    """Number of layers above each parameter: 0 for a head, 1 for the last block, most for the embeddings.
+
+    All weights of a decoder are those of a head: layer decay is for the pretrained encoder below it.
+    """
+    body = model.reusable_part if isinstance(model, Model) else model
+    depth = {id(p): 0 for p in model.parameters()}
+    n_blocks = 1 + max((int(n[1]) for name, _ in body.named_parameters() if (n := BLOCK.search(name))), default=-1)
+    for name, p in body.named_parameters():
         block = BLOCK.search(name)
         outside = n_blocks + 1 if "embed" in name or "positions" in name or "segments" in name else 0
         depth[id(p)] = n_blocks - int(block[1]) if block else outside

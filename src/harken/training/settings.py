@@ -93,6 +93,9 @@ class Train(Settings):
     )
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="plateau: factor of each drop of the learning rate")
     unfreeze_last: int = Field(0, ge=0, description="with transfer=frozen, number of last blocks to train")
+    body_lr_ratio: float = Field(
+        1.0, gt=0, le=1, description="learning rate of the encoder or body that `from` loads, as a fraction of lr"
+    )
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="learning-rate decay per layer from the output down, for fine-tuning"
     )

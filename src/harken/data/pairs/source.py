@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -22,7 +22,8 @@ from harken.data.split import Column, FileSource, SplitData, files_sha256, list_
 from harken.data.tables.read import SkippedRows
 from harken.data.tables.text_file import notify_unread
 from harken.data.times import parse_times
-from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens, encode_lines
+from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens
+from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
 
@@ -31,7 +32,7 @@ from .files import PAIRS_PER_BLOCK, PairFile, files_by_split, find_pair_file, pa
 if TYPE_CHECKING:
     from .batch import PairBatches
 
-TokenizerKind = Literal["char", "word", "bpe", "symbol"]
+TokenizerKind = Literal["char", "word", "bpe", "wordpiece", "symbol"]
 Pair = tuple[str, str]  # source, target
 References = dict[str, list[str]]  # of each source
 
@@ -210,7 +211,9 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             raise empty
         if not isinstance(tokenizer, PairTokenizers):
             blocks, shared = (lambda: pair_blocks(train_pairs())), self.shared_vocab
-            tokenizer = PairTokenizers.train(blocks, self._kinds, self.vocab_size, shared_vocab=shared, listen=listen)
+            known = tokenizer if isinstance(tokenizer, Tokenizer) else None  # of the encoder, from another run
+            options: Any = {"shared_vocab": shared, "listen": listen, "source": known}
+            tokenizer = PairTokenizers.train(blocks, self._kinds, self.vocab_size, **options)
         watched = (pair for pair in train_pairs() if near.see(pair[0]))
         train, train_hashes, n_too_long = self._encode_train(watched, tokenizer, n_pairs, listen)
         if not len(train):
@@ -328,7 +331,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         sides: tuple[list[tuple[Array, Array]], ...] = ([], [])
         hashes, n_too_long = [], 0
         for n, block in enumerate(pair_blocks(pairs)):
-            encoded = list(map(encode_lines, tokenizers.sides, zip(*block, strict=True)))
+            encoded = tokenizers.encode_pairs(*zip(*block, strict=True))
             fits = np.logical_and(*(lengths <= self.max_length for _, lengths in encoded))
             for side, (ids, lengths) in zip(sides, encoded, strict=True):
                 side.append((ids[np.repeat(fits, lengths)], lengths[fits]))
@@ -341,9 +344,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
 
     def _encode_held_out(self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str]) -> Pairs:
         """A held-out split: every source, truncated to max_length."""
-        lines = texts, [references[0] for references in texts.values()]
-        encoded = zip(map(encode_lines, tokenizers.sides, lines), tokenizers.sides, strict=True)
-        sides = [RaggedTokens.from_blocks([block], t) for block, t in encoded]
+        encoded = tokenizers.encode_pairs(texts, [references[0] for references in texts.values()])
+        sides = [RaggedTokens.from_blocks([block], t) for block, t in zip(encoded, tokenizers.sides, strict=True)]
         remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
         overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
         source, target = (side.truncate(self.max_length) for side in sides)

@@ -22,7 +22,7 @@ from . import pretrained
 from .tokenizer import Tokenizer, train_or_load_tokenizer
 
 FILES = ("tokenizer.json", "tokenizer.target.json")
-DEFAULT_VOCAB_SIZE = {"char": 0, "word": 10_000, "bpe": 8000, "symbol": 10_000}
+DEFAULT_VOCAB_SIZE = {"char": 0, "word": 10_000, "bpe": 8000, "wordpiece": 8000, "symbol": 10_000}
 Array = npt.NDArray[Any]
 PairBlocks = Callable[[], Iterable[Sequence[tuple[str, str]]]]
 
@@ -54,6 +54,7 @@ class PairTokenizers:
     """The tokenizers of source and target; the same object if they share a vocabulary.
 
     Each side has one more id than its tokenizer, the boundary token: it ends a source, and starts and ends a target.
+    A WordPiece source has the special tokens of BERT before it: [CLS] source [SEP].
     """
 
     source: Tokenizer
@@ -69,8 +70,21 @@ class PairTokenizers:
 
     def encode_source(self, text: str) -> Array:
         """Ids of a sentence with the boundary token appended."""
-        ids, _ = encode_lines(self.source, [normalize_text(text)])
+        ids, _ = self.encode_sources([normalize_text(text)])
         return np.append(ids.astype(np.int64), self.source.vocab)
+
+    def encode_sources(self, lines: Iterable[str]) -> tuple[Array, Array]:
+        """Concatenated ids of normalized sources without boundary tokens, and their lengths."""
+        ids, lengths = encode_lines(self.source, lines)
+        if self.source.kind != "wordpiece":
+            return ids, lengths
+        ends = np.cumsum(lengths)
+        special = np.repeat([[self.source.cls_id], [self.source.sep_id]], len(lengths), 1).T.flatten()
+        return np.insert(ids, np.stack([ends - lengths, ends], 1).flatten(), special), lengths + 2
+
+    def encode_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> list[tuple[Array, Array]]:
+        """Concatenated ids of normalized sentences without boundary tokens, and their lengths, of both sides."""
+        return [self.encode_sources(sources), encode_lines(self.target, targets)]
 
     def unknown_pieces(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
         """The unknown pieces of a text for the source (or the given) tokenizer, each once."""
@@ -91,9 +105,19 @@ class PairTokenizers:
 
     @classmethod
     def train(
-        cls, texts: PairBlocks, kinds: tuple[str, str], vocab_size: int | None, *, shared_vocab: bool, listen: Listener
+        cls,
+        texts: PairBlocks,
+        kinds: tuple[str, str],
+        vocab_size: int | None,
+        *,
+        shared_vocab: bool,
+        listen: Listener,
+        source: Tokenizer | None = None,
     ) -> "PairTokenizers":
-        """Train on blocks of normalized pairs; shared_vocab: one tokenizer if both sides are of one kind."""
+        """Train on blocks of normalized pairs; shared_vocab: one tokenizer if both sides are of one kind.
+
+        A given `source` tokenizer is not trained.
+        """
 
         def train_side(kind: str, *sides: int) -> Tokenizer:
             def blocks() -> Iterator[str]:
@@ -106,9 +130,9 @@ class PairTokenizers:
             return SymbolTokenizer(json.loads(tokenizer.json)) if symbols else tokenizer
 
         if shared_vocab and kinds[0] == kinds[1]:
-            shared = train_side(kinds[0], 0, 1)
+            shared = source or train_side(kinds[0], 0, 1)
             return cls(shared, shared)
-        return cls(train_side(kinds[0], 0), train_side(kinds[1], 1))
+        return cls(source or train_side(kinds[0], 0), train_side(kinds[1], 1))
 
     def files(self) -> dict[str, bytes]:
         """Files of a run folder by name."""
@@ -126,13 +150,15 @@ class PairTokenizers:
 def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     text_ids = [int(i) for i in ids]
     text_ids = text_ids[: text_ids.index(tokenizer.vocab)] if tokenizer.vocab in text_ids else text_ids
-    text = tokenizer.decode([i for i in text_ids if i not in tokenizer.prefix_ids])
+    text = tokenizer.decode(
+        [i for i in text_ids if i not in (*tokenizer.prefix_ids, tokenizer.cls_id, tokenizer.sep_id)]
+    )
     return attach_punctuation(text) if tokenizer.kind == "word" else text
 
 
 def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> tuple[Array, Array]:
     """Concatenated ids of normalized sentences and their lengths. One call for all sentences is much faster."""
-    if isinstance(tokenizer, pretrained.PretrainedTokenizer):  # the text before a word may change its ids
+    if tokenizer.kind == "wordpiece" or isinstance(tokenizer, pretrained.PretrainedTokenizer):  # not many lines at once
         rows = [np.append(tokenizer.prefix_ids, tokenizer.encode(line)).astype(tokenizer.dtype) for line in lines]
         return np.concatenate([np.empty(0, tokenizer.dtype), *rows]), np.array(list(map(len, rows)), np.int64)
     ids = tokenizer.encode("".join(f"{line}\n" for line in _pretokenized(tokenizer, lines)))
@@ -147,7 +173,7 @@ def _pretokenized(tokenizer: Tokenizer, lines: Iterable[str]) -> Iterable[str]:
 
 
 def newline_id(tokenizer: Tokenizer) -> int:
-    """Id of the newline: a separate token in every kind, and in no normalized sentence."""
+    """Id of the newline: a separate token in every kind but wordpiece, and in no normalized sentence."""
     return int(tokenizer.encode("a\n")[-1])
 
 
