@@ -52,8 +52,8 @@ def inherited_settings(folder: str, data: str, settings: SettingsDict) -> Settin
 def _matching_model(folder: str, recipe: Recipe, data: str) -> type[ModelSettings]:
     """The model for this data that can start from the run: the same one, or one with the same body."""
     family, run_model = registry.FAMILIES[registry.find_kind("data", data).task].models, type(recipe.model)
-    found = [registry.find_kind("model", kind, family) for kind in registry.kind_names("model", family)]
-    models = [settings for settings in found if issubclass(settings, ModelSettings)]
+    classes = [registry.find_kind("model", kind, family) for kind in registry.kind_names("model", family)]
+    models = [model for model in classes if issubclass(model, ModelSettings)]
     for model in models:
         if model is run_model or (model.body_kind and model.body_kind == run_model.body_kind):
             return model
