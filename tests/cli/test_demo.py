@@ -43,7 +43,7 @@ def test_the_demo_prints_all_its_parts_in_order(demo):
         r"train   20 steps",
         r"about [\d.]+ (s|min).* and [\d.]+ m?Wh",  # before the first step
         r"step       1 of 20",
-        r"sample  I am a student\. +-> ",
+        r"sample  He drives the car\. +-> ",
         r"She does not have a dog\. +-> ",
         r"step      20 of 20",
         r"credits harken \(Apache-2.0\)",

@@ -68,6 +68,13 @@ def test_the_fixed_sentences_come_first() -> None:
     assert ("I have a red car.", "J'ai une voiture rouge.") in first
 
 
+def test_the_sentence_of_the_lecture_is_held_out_and_its_words_are_not() -> None:
+    english = {sentence for sentence, _ in PAIRS}
+    assert "He drives the car." not in english
+    assert sum(" drives " in sentence for sentence in english) > 20
+    assert sum("the car" in sentence for sentence in english) > 20
+
+
 def test_the_translations_of_a_sentence_are_adjacent() -> None:
     runs = [english for i, (english, _) in enumerate(PAIRS) if i == 0 or PAIRS[i - 1][0] != english]
     assert len(runs) == len(set(runs))

@@ -12,6 +12,7 @@ from . import grammar
 from .grammar import WORDS, Adjective, Interpretation, Noun, Phrase, Predicate, Translatable, Verb
 
 MAX_WORDS = 8  # per English sentence
+HELD_OUT = "he drives the car."  # the lecture's sentence: the demo translates it without having seen it
 MASS_KINDS = ("dish", "drink")  # uncountable: du pain, de la soupe
 SUBJECT_PRONOUNS = ["I", "you", "he", "she", "we", "they"]
 FRENCH_SUBJECTS = ("je", "tu", "il", "elle", "nous", "vous", "ils", "elles")
@@ -32,7 +33,7 @@ def phrases(count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     fixed = [grammar.sentence(grammar.pronoun("I"), predicate) for predicate in (student, have_car)]
     while count > 0:
         english, translate = fixed.pop(0) if fixed else rng.choices(generators, weights)[0](rng)
-        if len(english.split()) > MAX_WORDS or english in sentences:
+        if len(english.split()) > MAX_WORDS or english in sentences or english == HELD_OUT:
             continue
         sentences.add(english)
         wordings = dict.fromkeys(map(translate, INTERPRETATIONS))

@@ -15,8 +15,8 @@ from harken.tasks import evaluating
 from . import DemoOutput, credit, demo_texts
 
 MAX_WORDS = 8  # of an English sentence: short ones are learned in minutes
-WATCHED = ("I am a student.", "I have a red car.", "She does not have a dog.")
-ATTENTION_EXAMPLE = WATCHED[1]  # une voiture rouge: the word order changes
+WATCHED = ("He drives the car.", "I am a student.", "I have a red car.", "She does not have a dog.")
+ATTENTION_EXAMPLE = WATCHED[2]  # une voiture rouge: the word order changes
 WATCH_SECONDS = 30.0  # between two translations of the watched sentences
 
 
