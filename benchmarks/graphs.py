@@ -12,6 +12,7 @@ without the model axis.
 """
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
@@ -142,6 +143,8 @@ def accuracies(path: str, settings: dict[str, Any], count: int) -> dict[str, lis
         trainer.fit(Path(folder), recipe.train.steps or 200)
     trainer.finish()
     seed_rows = seeds.evaluate_seeds(trainer, recipe)["per_seed"]
+    del trainer
+    gc.collect()  # the next training needs the memory of the device
     return {split: [row["metrics"][split]["accuracy"] for row in seed_rows] for split in ("valid", "test")}
 
 
