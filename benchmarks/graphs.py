@@ -12,6 +12,7 @@ without the model axis.
 """
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
@@ -134,20 +135,27 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
         print(f"  {name:<26} {1e3 * median:8.3f} ms per epoch and seed   {total}   {slower}")
 
 
-def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
-    """Print the accuracy of stacked seeds, each with the weights of its best validation pass."""
+def accuracies(path: str, settings: dict[str, Any], count: int) -> dict[str, list[float]]:
+    """Train stacked seeds; return the accuracy of each on both splits, with the weights of its best validation pass."""
     recipe = choose(path, {**settings, "train.seeds": count}).recipe
     _, trainer = prepare(recipe, silent)
-    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         trainer.fit(Path(folder), recipe.train.steps or 200)
     trainer.finish()
-    seconds = time.perf_counter() - begin
     seed_rows = seeds.evaluate_seeds(trainer, recipe)["per_seed"]
-    for split in ("valid", "test"):
-        accuracies = [row["metrics"][split]["accuracy"] for row in seed_rows]
-        spread = f"{statistics.fmean(accuracies):.4f} (sd {statistics.stdev(accuracies):.4f})"
-        print(f"{path}, {recipe.model.kind}: {split} accuracy {spread} of {count} seeds, {seconds:.1f} s for all")
+    del trainer
+    gc.collect()  # the next training needs the memory of the device
+    return {split: [row["metrics"][split]["accuracy"] for row in seed_rows] for split in ("valid", "test")}
+
+
+def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
+    """Print the accuracy of stacked seeds, and the seconds with the preparation of the data."""
+    begin = time.perf_counter()
+    by_split = accuracies(path, settings, count)
+    seconds = time.perf_counter() - begin
+    for split, values in by_split.items():
+        spread = f"{statistics.fmean(values):.4f} (sd {statistics.stdev(values):.4f})"
+        print(f"{path}, {settings['model.kind']}: {split} accuracy {spread} of {count} seeds, {seconds:.1f} s for all")
 
 
 def main() -> None:

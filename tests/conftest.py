@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,14 @@ def reset_torch_state(
     torch.set_default_dtype(dtype)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def largest() -> Any:
+    """Inside it, `numel` is the size of the largest tensor that an operation returned."""
+    from largest_tensor import Largest
+
+    return Largest()
 
 
 # --- tiny runs, trained once: a gpt on characters, words and byte pairs, and an lstm ----------------------------------

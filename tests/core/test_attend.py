@@ -18,6 +18,7 @@ from harken.core import (
     Additive,
     Bilinear,
     Concat,
+    CosineKernel,
     Dot,
     Gaussian,
     Kernel,
@@ -39,7 +40,7 @@ from harken.core import (
     select_backend,
     window,
 )
-from harken.core.backends import blockwise, fused, sparse
+from harken.core.backends import blockwise, fused, linear, sparse
 
 CPU = torch.device("cpu")
 B, H, KV, L, D, D_V = 2, 4, 2, 5, 2, 3  # grouped heads, and values wider than keys
@@ -83,6 +84,7 @@ SIMILARITIES: dict[str, tuple[Callable[[], Similarity], Callable[..., Tensor]]] 
     "mahalanobis": (lambda: Mahalanobis(KV, D), lambda s, h, q, k: -(s.W[h].mv(q) - s.W[h].mv(k)).pow(2).sum()),
     "gaussian": (lambda: Gaussian(2.0), lambda s, h, q, k: (-(q - k).pow(2).sum() / (2 * 2.0**2)).exp().log()),
     "polynomial": (lambda: Kernel(polynomial(2, 0.5)), lambda s, h, q, k: ((q.dot(k) + 0.5) ** 2).log()),
+    "cosine kernel": (CosineKernel, lambda s, h, q, k: (1 + q.dot(k) / (q.norm() * k.norm())).log()),
     "latent": (
         lambda: Latent(KV, D, 4),
         lambda s, h, q, k: (q @ s.W_q[h]).softmax(0).dot((k @ s.W_k[h]).softmax(0)).log(),
@@ -143,6 +145,8 @@ def test_every_backend_has_the_values_and_gradients_of_the_loop(similarity: str,
     }
     if s.is_dot:
         outputs["fused"] = fused(*projected, v, s, layout)
+    if s.is_kernel and layout.full:
+        outputs["linear"] = linear(*projected, v, s, layout)
     expected_grads = gradients(expected, inputs)
     for name, o in outputs.items():
         torch.testing.assert_close(o, expected, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
@@ -204,6 +208,8 @@ def test_causal_queries_are_at_the_last_slots_of_the_keys(Lq: int, Lk: int) -> N
         ("concat", "edges", "sparse"),
         ("scaled dot", "bigbird & causal & keep", "sparse"),
         ("scaled dot", "window, listed", "sparse"),
+        ("cosine kernel", "full", "linear"),
+        ("latent", "causal", "explicit"),
     ],
 )
 def test_attend_calls_the_selected_backend(
@@ -227,7 +233,14 @@ CHOICES = [  # structure, length, options -> backend, part of the reason
     (FULL, SHORT, EDITED, "explicit", "edited"),
     (FULL, SHORT, {"similarity": Additive(1, 4)}, "explicit", "not a dot product"),
     (FULL, SHORT, VMAP, "explicit", "torch.func"),
+    (FULL, SHORT, {"similarity": CosineKernel()}, "linear", "kernel with features"),
+    (FULL, SHORT, VMAP | {"similarity": CosineKernel()}, "linear", "kernel with features"),
+    (FULL, SHORT, {"similarity": CosineKernel(), "dropout": 0.1}, "explicit", "not a dot product"),
+    (FULL, SHORT, {"similarity": CosineKernel(), "bias": True}, "explicit", "not a dot product"),
+    (FULL, SHORT, EDITED | {"similarity": CosineKernel()}, "explicit", "edited"),
+    (CAUSAL, SHORT, {"similarity": CosineKernel()}, "explicit", "not a dot product"),
     (graph, L, {}, "sparse", "lists its pairs"),
+    (graph, L, {"similarity": CosineKernel()}, "sparse", "lists its pairs"),
     (graph, L, {"similarity": Concat(1, 4)}, "sparse", "lists its pairs"),
     (BLOCKS, MEDIUM, {}, "blocks", "block-sparse"),
     (BLOCKS, MEDIUM, VMAP, "blocks", "block-sparse"),

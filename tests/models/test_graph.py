@@ -1,6 +1,7 @@
 """GCN, GAT and the graph transformer: the values of PyTorch Geometric, and the contract of graph models."""
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from harken.core import Attention, LayerContext, edges, editing, mix, watching
 from harken.core.backends.graph_sum import PairSum
 from harken.data.graphs.batch import add_positional_encoding, build_graph
 from harken.data.graphs.files import SparseFeatures
-from harken.models.graph import GATLayer, GCNLayer, PairBiasLayout
+from harken.models.graph import GATLayer, GCN2Layer, GCNLayer, PairBiasLayout
 from harken.settings import LabelOutputs
 
 N, WIDTH, D, HEADS = 12, 7, 4, 3
 LIKE = torch.zeros((), dtype=torch.float64)
-KINDS = sorted(registry.MODELS["graphs"])
+TWO_BRANCHES = {"attention": "linear", "distance": False, "convolution_layers": 2}
+VARIANTS = {kind: (kind, {}) for kind in registry.MODELS["graphs"]} | {"branches": ("graph-transformer", TWO_BRANCHES)}
+KINDS = sorted(VARIANTS)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -29,19 +32,21 @@ def pairs(seed: int = 0, n_pairs: int = 30) -> np.ndarray:
     return edge_list[edge_list[:, 0] != edge_list[:, 1]]
 
 
-def graph_inputs(seed: int = 0, *, weight: Any = None, sparse: bool = False, reach: int = 1, positions: str = "none"):
+def graph_inputs(seed: int = 0, *, weight: Any = None, sparse: bool = False, positions: str = "none", **options: Any):
     x = np.random.default_rng(seed + 1).normal(size=(N, WIDTH)).astype(np.float32)
     if sparse:
         row, col = np.nonzero(x > 0)
         x = SparseFeatures(row, col, x[row, col], WIDTH)
-    graph = build_graph(x, pairs(seed), weight, np.zeros(N, np.int64), reach=reach)
+    graph = build_graph(x, pairs(seed), weight, np.zeros(N, np.int64), **options)
     return add_positional_encoding(graph, positions, 4).model_inputs(LIKE) | {"n_graphs": 0}
 
 
 def build(kind: str, seed: int = 0, outputs: int = 5, **fields: Any):
     torch.manual_seed(seed)
+    kind, defaults = VARIANTS[kind]
     settings = registry.find_kind("model", kind, "graphs")
-    known = {name: value for name, value in {"size": "tiny", **fields}.items() if name in settings.model_fields}
+    fields = {"size": "tiny", **defaults, **fields}
+    known = {name: value for name, value in fields.items() if name in settings.model_fields}
     return settings(**known).build(LabelOutputs(WIDTH, outputs)).double()
 
 
@@ -80,6 +85,19 @@ def test_the_gcn_layer_equals_gcnconv(geometric, weighted):
     assert_equal(
         ours, expected, [(layer.input_projection.W, reference.lin.weight), (layer.b, reference.bias)], atol=1e-6
     )  # a is float32
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("alpha", "theta", "number"), [(0.1, 0.5, 1), (0.3, 1.5, 7), (0.1, 0.0, 2)])
+def test_the_gcn2_layer_equals_gcn2conv(geometric, alpha, theta, number):
+    inputs, layer = graph_inputs(), GCN2Layer(D, number, alpha=alpha, theta=theta, dropout=0).double()
+    reference = geometric.GCN2Conv(D, alpha, theta, number).double()
+    parameters = [] if layer.W is None else [(layer.W, reference.weight1)]
+    for W, expected in parameters:
+        expected.data.copy_(W.data)
+    h, h_0 = torch.randn(2, N, D, dtype=torch.float64, requires_grad=True).unbind()
+    expected = reference(h, h_0, torch.from_numpy(pairs().T.copy())).relu()
+    assert_equal(layer(h, h_0, inputs["a"], inputs["message_passing"]), expected, parameters, atol=1e-6)
 
 
 @pytest.mark.oracle
@@ -265,10 +283,79 @@ def with_hop_bias(model: Any) -> Any:
 
 def test_reach_0_means_attention_to_all_nodes():
     x = torch.randn(N, WIDTH, dtype=torch.float64, requires_grad=True)
-    model = build("graph-transformer", positions="none", layers=1).eval()
-    y = model(**graph_inputs(reach=0) | {"x": x})
-    (g,) = torch.autograd.grad(y[0].square().sum(), x)
-    assert (g.abs().sum(1) > 0).all()
+    for fields in ({}, {"attention": "linear", "distance": False}):
+        model = build("graph-transformer", positions="none", layers=1, **fields).eval()
+        y = model(**graph_inputs(reach=0, distance=model.hop_bias is not None) | {"x": x})
+        (g,) = torch.autograd.grad(y[0].square().sum(), x)
+        assert (g.abs().sum(1) > 0).all()
+
+
+ALL_NODES = {"reach": 0, "distance": False}
+
+
+def test_linear_attention_over_all_nodes_equals_its_formula():
+    """o_i = sum_j (1 + cos(q_i, k_j)) h_j / sum_j (1 + cos(q_i, k_j)) per head."""
+    inputs = graph_inputs(**ALL_NODES)
+    model = build("branches", layers=1, convolution_layers=0, positions="none").eval()
+    h, (attention,) = (inputs["x"] @ model.input_projection.W).relu(), model.blocks
+    q, k, v = (x.view(N, 2, -1) for x in (attention.W_q(h), attention.W_k(h), h))
+    o = torch.zeros_like(v)
+    for i, head in itertools.product(range(N), range(2)):
+        f = [1 + F.cosine_similarity(q[i, head], k[j, head], dim=0) for j in range(N)]
+        o[i, head] = sum(f[j] * v[j, head] for j in range(N)) / sum(f)
+    torch.testing.assert_close(model(**inputs), model.W_y(o.flatten(1)))
+
+
+def test_softmax_attention_of_states_equals_scaled_dot_product_attention():
+    inputs = graph_inputs(**ALL_NODES)
+    model = build("branches", attention="softmax", layers=1, convolution_layers=0, positions="none").eval()
+    h, (attention,) = (inputs["x"] @ model.input_projection.W).relu(), model.blocks
+    q, k, v = (x.view(N, 2, -1).transpose(0, 1) for x in (attention.W_q(h), attention.W_k(h), h))
+    o = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(model(**inputs), model.W_y(o))
+
+
+def test_linear_attention_builds_no_table_of_all_nodes(largest):
+    rng, sizes = np.random.default_rng(0), []
+    model = build("branches", layers=1, positions="none").float().train()
+    for n in (500, 1000):
+        x, links = rng.normal(size=(n, WIDTH)).astype(np.float32), rng.integers(n, size=(2 * n, 2))
+        inputs = build_graph(x, links, None, np.zeros(n, np.int64), **ALL_NODES).model_inputs(torch.zeros(()))
+        largest.numel = 0
+        with largest:
+            model(**inputs | {"n_graphs": 0}).sum().backward()
+        sizes.append(largest.numel)
+        assert inputs["hops"].dim() == 1
+    assert sizes[1] < 2.2 * sizes[0] < 500**2
+
+
+def test_graph_weight_mixes_the_attention_and_the_convolution():
+    inputs, outputs = graph_inputs(**ALL_NODES), []
+    for graph_weight in (0.0, 0.3, 1.0):
+        model = build("branches", positions="none", graph_weight=graph_weight).eval()
+        outputs.append(model(**inputs))
+    attention, mixed, convolution = outputs
+    torch.testing.assert_close(mixed, 0.7 * attention + 0.3 * convolution)
+    no_convolution = build("branches", positions="none", convolution_layers=0).eval()
+    no_convolution.load_state_dict(build("branches", positions="none").state_dict(), strict=False)
+    torch.testing.assert_close(no_convolution(**inputs), attention)
+    h = h_0 = (inputs["x"] @ model.input_projection.W).relu()
+    for layer in model.convolutions:
+        h = layer(h, h_0, inputs["a"], inputs["message_passing"])
+    torch.testing.assert_close(model.W_y(h), convolution)
+
+
+def test_attention_to_all_nodes_reads_a_graph_without_distances_as_edges_only():
+    with_distances, without = graph_inputs(reach=0), graph_inputs(**ALL_NODES)
+    assert with_distances["hops"].shape == (N, N)
+    assert without["hops"].tolist() == graph_inputs(reach=1)["hops"].tolist()
+    model = build("graph-transformer", distance=False, positions="none").eval()
+    torch.testing.assert_close(model(**without), model(**with_distances))
+
+
+def test_a_hop_bias_is_refused_for_linear_attention():
+    with pytest.raises(ValueError, match=r"attention=linear has no score for each pair .*; set model.distance=false"):
+        build("branches", distance=True)
 
 
 def test_listed_pairs_equal_dense_attention_if_all_nodes_are_within_reach():
@@ -303,9 +390,10 @@ def test_the_sign_of_eigenvectors_is_random_in_training_only():
     assert len(outputs) > 1
 
 
-def test_an_indivisible_width_is_reported_with_a_divisible_one():
+@pytest.mark.parametrize("kind", ["gat", "branches", "graph-transformer"])
+def test_an_indivisible_width_is_reported_with_a_divisible_one(kind):
     with pytest.raises(ValueError, match="d=10 is not divisible by heads=4; use d=12"):
-        build("gat", d=10, heads=4)
+        build(kind, d=10, heads=4)
 
 
 def test_watching_gat_changes_no_bit_and_shows_its_weights():

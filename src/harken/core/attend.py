@@ -90,6 +90,8 @@ def select_backend(
         return BackendChoice("blocks", "the structure is block-sparse")
     if layout.pairs is not None:
         return BackendChoice("sparse", "the structure lists its pairs")
+    if similarity.is_kernel and layout.full and dropout == 0:
+        return BackendChoice("linear", "the similarity is a kernel with features, and every key is allowed")
     if not similarity.is_dot:
         return BackendChoice("explicit", "the similarity is not a dot product")
     if not compiling and torch._C._are_functorch_transforms_active():

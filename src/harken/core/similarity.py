@@ -23,6 +23,7 @@ class Similarity(nn.Module):
     """
 
     is_dot = False  # True: pair is scale * <q, k>, so a fused kernel can compute it
+    is_kernel = False  # True: pair is log <q, k> with <q, k> >= 0, so all pairs can be summed in linear time
     scale = 1.0
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,20 +121,6 @@ class Projected(Similarity):
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return _per_head(q, self.W_q), _per_head(k, self.W_k)
-
-
-class Latent(Projected):
-    """log sum_z p(z|q) p(z|k): the probability that query and key have the same latent class z."""
-
-    def __init__(self, heads: int, d_k: int, classes: int = 8) -> None:
-        super().__init__(heads, d_k, classes)
-
-    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = super().project(q, k)
-        return q.softmax(-1), k.softmax(-1)
-
-    def pair(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * k).sum(-1).clamp_min(TINY).log()
 
 
 class Additive(Projected):

@@ -2,11 +2,14 @@
 
 GCN: H' = A H W with weights fixed by the degrees, a_ij = 1 / sqrt(d_i d_j) (Kipf 2016).
 GAT: a_ij = softmax_j LeakyReLU(a . [W h_i || W h_j]) over the neighbors j of i (Velickovic 2017).
-Graph transformer: nodes are tokens that attend to the nodes within `reach` hops; positions of the nodes are added.
+Graph transformer: nodes are tokens that attend to all nodes or to the nodes within `reach` hops; positions of the nodes
+may be added. Beside the attention, convolutions can read the same input: the output is the weighted sum of both
+branches (Wu 2023, SGFormer).
 
 The output of a graph is the mean of the outputs of its nodes.
 """
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -16,7 +19,19 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Block, Concat, Editor, LayerContext, Layout, Watchable, attend, pair_weights
+from harken.core import (
+    Block,
+    Concat,
+    CosineKernel,
+    Editor,
+    LayerContext,
+    Layout,
+    ScaledDot,
+    Similarity,
+    Watchable,
+    attend,
+    pair_weights,
+)
 from harken.settings import MAX_HOPS, LabelOutputs
 
 from . import DIALS, Model, ModelSettings
@@ -51,6 +66,24 @@ class GCNLayer(nn.Module):
         return message_passing(a, self.input_projection(h, feature_sum)) + self.b
 
 
+class GCN2Layer(nn.Module):
+    """relu(H ((1 - beta) I + beta W)) with H = (1 - alpha) A H_l + alpha H_0, beta = log(theta / l + 1) (Chen 2020).
+
+    A share alpha of the input stays in every layer, so the nodes do not become equal in many layers. theta = 0 is the
+    propagation of APPNP (Gasteiger 2019) with a relu.
+    """
+
+    def __init__(self, d: int, layer: int, *, alpha: float, theta: float, dropout: float) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.p = alpha, math.log(theta / layer + 1), dropout
+        self.W = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d, d))) if theta else None
+
+    def forward(self, h: Tensor, h_0: Tensor, a: Tensor, message_passing: Sum) -> Tensor:  # N d -> N d
+        neighbors = message_passing(a, F.dropout(h, self.p, self.training))
+        h = (1 - self.alpha) * neighbors + self.alpha * h_0
+        return F.relu(h if self.W is None else (1 - self.beta) * h + self.beta * (h @ self.W))
+
+
 class GATLayer(Watchable):
     """Attention to the neighbors: concatenated heads, or their mean in the last layer."""
 
@@ -77,6 +110,19 @@ class GATLayer(Watchable):
             a = pair_weights(q, k, self.similarity, layout.pair_list())[0]  # H E
             o = message_passing(F.dropout(a, dropout), v[0])
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
+
+
+class StateAttention(Watchable):
+    """Attention whose values are the states: o_i = sum_j a_ij h_j. Only queries and keys are projected (Wu 2023)."""
+
+    def __init__(self, d: int, heads: int, similarity: Similarity) -> None:
+        super().__init__()
+        self.heads, self.similarity = heads, similarity
+        self.W_q, self.W_k = nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, h: Tensor, layout: Layout) -> Tensor:  # N d -> N d
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(0, 1)[None] for x in (self.W_q(h), self.W_k(h), h))
+        return attend(q, k, v, self.similarity, layout, watch=self.watch)[0].transpose(0, 1).flatten(1)
 
 
 class GraphModel(Model):
@@ -137,7 +183,7 @@ class PairBiasLayout(Layout):
 
 
 class GraphTransformer(GraphModel):
-    """Nodes as tokens: features plus positions, blocks with attention to the nodes within reach, a linear output."""
+    """Nodes as tokens: features plus positions, attention and convolution as two branches, a linear output."""
 
     def __init__(self, settings: "GraphTransformerSettings", outputs: LabelOutputs) -> None:
         super().__init__()
@@ -145,26 +191,50 @@ class GraphTransformer(GraphModel):
         self.input_projection = FeatureProjection(outputs.vocab_size, d, dropout=settings.feature_dropout)
         self.pe_projection = nn.Linear(settings.pe_dim, d) if settings.positions != "none" else None
         self.hop_bias = nn.Parameter(torch.zeros(settings.heads, MAX_HOPS + 1)) if settings.distance else None
-        config = settings.block_config()
-        self.blocks = nn.ModuleList(Block(config) for _ in range(settings.layers))
-        self.norm, self.W_y = config.build_norm(), nn.Linear(d, outputs.n_outputs or d)
+        self.state_attention = settings.attention != "blocks"
+        if not self.state_attention:
+            config = settings.block_config()
+            self.blocks, self.norm = nn.ModuleList(Block(config) for _ in range(settings.layers)), config.build_norm()
+        else:
+            self.blocks = nn.ModuleList(settings.state_attention() for _ in range(settings.layers))
+            self.norm = nn.Identity()
+        self.convolutions = nn.ModuleList(settings.convolutions())
+        self.graph_weight = settings.graph_weight if self.convolutions else 0.0
+        self.W_y = nn.Linear(d, outputs.n_outputs or d)
 
     def input_layer(self) -> nn.Module:
         return self.input_projection
 
     def node_outputs(
         self, x: Tensor, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
-        positional_encoding: Tensor | None = None, **_: object,
+        positional_encoding: Tensor | None = None, **inputs: object,
     ) -> Tensor:  # fmt: skip
         h, pe = self.input_projection(x, feature_sum), positional_encoding
         if self.pe_projection is not None and pe is not None:
             if self.kind == "laplacian" and self.training:  # the sign of an eigenvector is arbitrary
                 pe = pe * (torch.rand_like(pe[:1]) < 0.5).to(pe.dtype).mul(2).sub(1)
             h = h + self.pe_projection(pe)
-        h, context = h[None], LayerContext(self._with_hop_bias(layout, hops))
+        edges: Any = inputs
+        g = self.graph_weight  # 0 without convolutions
+        y = (1 - g) * self._attention(h, layout, hops) + (g * self._convolution(h, **edges) if g else 0)
+        return self.W_y(F.dropout(y, self.p, self.training))
+
+    def _attention(self, h: Tensor, layout: Layout, hops: Tensor) -> Tensor:  # N d -> N d
+        layout = self._with_hop_bias(layout, hops)
+        if self.state_attention:
+            for attention in self.blocks:
+                h = attention(F.dropout(F.relu(h), self.p, self.training), layout)
+            return h
+        h, context = h[None], LayerContext(layout)
         for block in self.blocks:
             h = block(h, context)
-        return self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
+        return self.norm(h[0])
+
+    def _convolution(self, h: Tensor, a: Tensor, message_passing: Sum, **_: object) -> Tensor:  # N d -> N d
+        h = h_0 = F.relu(h)
+        for layer in self.convolutions:
+            h = layer(h, h_0, a, message_passing)
+        return h
 
     def _with_hop_bias(self, layout: Layout, hops: Tensor) -> Layout:
         """The layout with a learned bias of the scores for each number of hops."""
@@ -185,6 +255,7 @@ class GraphOptions(NamedTuple):
     reach: int = 1  # number of hops; 0: all nodes
     positions: Literal["none", "laplacian", "walk"] = "none"
     pe_dim: int = 0
+    distance: bool = False  # with reach 0: the number of hops between all nodes
 
 
 class GraphModelSettings(ModelSettings):
@@ -213,6 +284,11 @@ class GCNSettings(GraphModelSettings):
         return GNN([GCNLayer(a, b, dropout=self.dropout) for a, b in pairwise(widths)], F.relu)
 
 
+def _check_heads(d: int, heads: int) -> None:
+    if d % heads:
+        raise ValueError(f"d={d} is not divisible by heads={heads}; use d={d // heads * heads + heads}")
+
+
 class GATSettings(GraphModelSettings):
     """Settings of a graph attention network."""
 
@@ -226,9 +302,7 @@ class GATSettings(GraphModelSettings):
     attention_dropout: float = Field(0.6, ge=0, lt=1, description="dropout probability of the attention weights")
 
     def build(self, vocab: LabelOutputs) -> GNN:
-        if self.d % self.heads:
-            divisible = self.d // self.heads * self.heads + self.heads
-            raise ValueError(f"d={self.d} is not divisible by heads={self.heads}; use d={divisible}")
+        _check_heads(self.d, self.heads)
         dropout = self.dropout, self.attention_dropout
         *hidden, last = [vocab.vocab_size, *[self.d] * (self.layers - 1)]
         layers = [GATLayer(width, self.d // self.heads, self.heads, mean=False, dropout=dropout) for width in hidden]
@@ -245,7 +319,17 @@ class GraphTransformerSettings(GraphModelSettings):
     d: int = Field(64, ge=1, description="width of the model (embedding dimension)")
     heads: int = Field(4, ge=1, description="number of attention heads (H)")
     d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    attention: Literal["blocks", "softmax", "linear"] = Field(
+        "blocks",
+        description="Transformer blocks, or attention with the states as values: softmax, or linear in the nodes",
+    )
     reach: int = Field(1, ge=0, description="number of hops within which nodes attend to each other; 0: all nodes")
+    convolution_layers: int = Field(0, ge=0, description="number of graph convolutions beside the attention")
+    graph_weight: float = Field(0.8, ge=0, le=1, description="weight of the convolutions; the attention has the rest")
+    initial_residual: float = Field(0.1, ge=0, le=1, description="share of the input in each convolution (alpha)")
+    identity_mapping: float = Field(
+        0.5, ge=0, description="layer l learns log(this / l + 1) of its matrix (theta), the rest is the identity"
+    )
     positions: Literal["none", "laplacian", "walk"] = Field(
         "walk", description="positional encoding: Laplacian eigenvectors, or return probabilities of a random walk"
     )
@@ -255,7 +339,20 @@ class GraphTransformerSettings(GraphModelSettings):
 
     @property
     def graph_options(self) -> GraphOptions:
-        return GraphOptions(self.reach, self.positions, self.pe_dim)
+        return GraphOptions(self.reach, self.positions, self.pe_dim, self.distance)
+
+    def state_attention(self) -> StateAttention:
+        """One layer of the attention branch without blocks."""
+        _check_heads(self.d, self.heads)
+        if self.attention == "linear" and self.distance:
+            raise ValueError("attention=linear has no score for each pair to add a bias to; set model.distance=false")
+        similarity = CosineKernel() if self.attention == "linear" else ScaledDot(self.d // self.heads)
+        return StateAttention(self.d, self.heads, similarity)
+
+    def convolutions(self) -> list[GCN2Layer]:
+        """The layers of the convolution branch."""
+        p = {"alpha": self.initial_residual, "theta": self.identity_mapping, "dropout": self.dropout}
+        return [GCN2Layer(self.d, layer, **p) for layer in range(1, self.convolution_layers + 1)]
 
     def build(self, vocab: LabelOutputs) -> GraphTransformer:
         return GraphTransformer(self, vocab)

@@ -73,7 +73,8 @@ class GraphTask(OutputScoredTask[GraphTaskSettings, GraphData, GraphModel, Graph
             weight = None if self.processor.target_level == "edge" else tables.weight
             weight = None if weight is None else np.resize(weight, len(edges))
             features = self.processor.read(tables)
-            graph = build_graph(features, edges, weight, self.data.graph_ids, reach=options.reach)
+            ids, reach, distance = self.data.graph_ids, options.reach, options.distance
+            graph = build_graph(features, edges, weight, ids, reach=reach, distance=distance)
             cache[options] = add_positional_encoding(graph, options.positions, options.pe_dim)
         return cache[options]
 

@@ -64,6 +64,7 @@ class Graph:
     n_graphs: int = 1
     positional_encoding: Floats | None = None  # N k
     fully_connected: bool = False  # all nodes of a graph attend to each other
+    distance: bool = True  # fully connected: the number of hops between all nodes is an input
 
     def subset(self, selected: Ints) -> "Graph":
         """The selected graphs, in this order."""
@@ -90,12 +91,14 @@ class Graph:
         """
         device = like.device
         i, j, hops, graph_ids = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.graph_ids))
-        if self.fully_connected:
-            distance = torch.full((self.n, self.n), MAX_HOPS, device=device)  # unlisted pairs are at the maximum
-            distance[i, j] = hops
-            structure, hops = FULL if self.n_graphs == 1 else same(graph_ids[None]), distance
-        else:
+        if not self.fully_connected:
             structure = edges(i, j, self.n)
+        else:
+            structure = FULL if self.n_graphs == 1 else same(graph_ids[None])
+        if self.fully_connected and self.distance:
+            table = torch.full((self.n, self.n), MAX_HOPS, device=device)  # unlisted pairs are at the maximum
+            table[i, j] = hops
+            hops = table
         encoding = None if self.positional_encoding is None else torch.from_numpy(self.positional_encoding).to(like)
         x = feature_tensor(self.x, self.n).to(like)
         return {
@@ -125,19 +128,25 @@ def _concat_ranges(start: Ints, end: Ints) -> Ints:
     return np.arange(sizes.sum()) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
 
 
-def build_graph(x: Features, pairs: Ints, weight: Floats | None, graph_ids: Ints, *, reach: int = 1) -> Graph:
-    """The graph with these edges (E 2: j, i). Nodes attend to nodes within `reach` hops; 0: to the whole graph."""
+def build_graph(
+    x: Features, pairs: Ints, weight: Floats | None, graph_ids: Ints, *, reach: int = 1, distance: bool = True
+) -> Graph:
+    """The graph with these edges (E 2: j, i). Nodes attend to nodes within `reach` hops; 0: to the whole graph.
+
+    Without `distance` only the edges of a fully connected graph are listed, not the pairs within MAX_HOPS hops.
+    """
     n = len(graph_ids)
     i, j, w = _unique_edges(pairs, weight, n)
     degree = np.ones(n, np.float32)  # the self-loop
     np.add.at(degree, i, w)
-    codes, hops = _pairs_within_reach(i, j, n, reach or MAX_HOPS - 1)
+    codes, hops = _pairs_within_reach(i, j, n, reach or (MAX_HOPS - 1 if distance else 1))
     a = np.zeros(len(codes), np.float32)
     root = 1 / np.sqrt(degree)
     a[np.searchsorted(codes, i * n + j)] = w * root[i] * root[j]
     a[np.searchsorted(codes, np.arange(n) * (n + 1))] = root * root
     n_graphs = int(graph_ids.max(initial=0)) + 1
-    return Graph(n, x, codes // n, codes % n, a, hops, graph_ids, n_graphs, fully_connected=not reach)
+    i, j = codes // n, codes % n
+    return Graph(n, x, i, j, a, hops, graph_ids, n_graphs, fully_connected=not reach, distance=distance)
 
 
 def _unique_edges(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:
