@@ -100,6 +100,16 @@ def report_overflow(listen: Listener, *overflows: Overflow) -> None:
             listen("notice", text=str(overflow), overflow=overflow)
 
 
+def without_overflow(listen: Listener) -> Listener:
+    """A listener that passes all events on except notices of truncated inputs."""
+
+    def pass_on(event: str, /, **values: object) -> None:
+        if not isinstance(values.get("overflow"), Overflow):
+            listen(event, **values)
+
+    return pass_on
+
+
 class NoticeRecorder:
     """A listener that records the notices and passes all events on."""
 

@@ -11,7 +11,7 @@ from harken.errors import BadInput
 from harken.experiments.report.formatting import format_number
 from harken.suggestions import did_you_mean
 
-from . import json_option, precision_option, print_json, reject_options
+from . import json_option, overflow_option, precision_option, print_json, reject_options
 
 SPLITS = ("valid", "test")
 PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
@@ -26,6 +26,7 @@ PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} 
 @click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the word in the prompt for each label.")
 @click.option("--seed", type=int, default=0, help="With --prompt: random seed that selects the examples.")
 @click.option("--encoding", metavar="NAME", help="Encoding of DATA if it is not UTF-8, such as cp1252.")
+@overflow_option
 @precision_option
 @json_option
 def eval(
@@ -41,6 +42,7 @@ def eval(
     except ValueError as error:
         raise BadInput(f"--encoding: {error}") from None
     if options["prompt"] is not None:
+        reject_options("with --prompt", "overflow")
         return _evaluate_prompt(run, data, split, precision, json_, options | {"encoding": encoding})
     reject_options("without --prompt", "shots", "labels", "seed")
     reject_options("for other data", "split") if data is not None else reject_options("without DATA", "encoding")
@@ -56,8 +58,9 @@ def eval(
                 option = near.replace("mean ", "mean --split ")
                 raise BadInput(f"{data}: no such data; a split of the run's own data is an option.{option}") from None
             raise
+        reading: Any = {"encoding": encoding or "", "overflow": options["overflow"], "listen": listener}
         try:
-            score, baseline = model.evaluate(split, data=path, encoding=encoding or "", listen=listener)
+            score, baseline = model.evaluate(split, data=path, **reading)
         except BadInput as error:
             raise BadInput(str(error).replace("set data.encoding=", "use --encoding ")) from None
     shown = "other data" if data else split or main_split(model.metrics)

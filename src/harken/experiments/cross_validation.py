@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 from harken import run_folder
 from harken.data.labelled.examples import LabelledRow, LabelledTexts
@@ -24,7 +24,7 @@ from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
 from harken.inference.answers.rows import best_label, label_cell, label_probability
-from harken.inference.run import Labels, Run, load
+from harken.inference.run import Run, load
 from harken.recipe import Recipe
 from harken.tasks.metrics.intervals import BOUNDS, student_t
 
@@ -320,7 +320,7 @@ def _answers(run: Run, number: int) -> Iterator[FoldAnswer]:
     if not isinstance(part, LabelledTexts):
         return
     rows: list[LabelledRow] = part.rows
-    answers = cast(list[Labels], run.classify([row.texts for row in rows]))
+    answers = run.classify([row.texts for row in rows])
     for row, labels in zip(rows, answers, strict=True):
         path, _, line = row.location.rpartition(":")
         answer = best_label(run, labels)

@@ -1,25 +1,23 @@
 """A loaded run: the object that `harken.load` and `harken.train` return."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
 from harken.data.tables.frame import Frame
-from harken.errors import BadInput
-from harken.events import Listener, report_overflow, silent, warn, warn_of_overflow
-from harken.models import EncoderDecoder
+from harken.events import Listener, silent, warn, warn_of_overflow
 from harken.tasks import Evaluation
 
 from .answers import (
     Array,
+    CaptionOptions,
+    ClassifyOptions,
     GenerationOptions,
     Image,
     LabelScore,
@@ -34,22 +32,23 @@ from .answers import (
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_images
 from .answers.classify import is_pair
-from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
+from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
 from .answers.rows import Prediction, RowOptions, best_label, predict_rows, typed_prediction
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
-from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
+from .answers.translate import Candidate, TranslationOptions, translations
 from .answers.unknown import mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
+from .evaluate import EvaluationOptions, evaluate_run
 from .loaded_model import LoadedModel, build_model
 from .prepare import prepare_inference
 from .prompt import classify_by_prompt
+from .trace import trace_input
 
 Labels = list[LabelScore]  # of one input, most probable first
 Classifier = Callable[..., list[Labels]]  # of a run, its inputs, and a listener; of texts also overflow
-Tracer = Callable[[LoadedModel, Image, str | None], Trace]
 
 
 class Run(LoadedModel):
@@ -144,28 +143,16 @@ class Run(LoadedModel):
         return scores[0] if isinstance(text, str) else scores
 
     def evaluate(
-        self, split: str | None = None, *, data: str | None = None, encoding: str = "", listen: Listener = silent
+        self, split: str | None = None, *, data: str | None = None, **options: Unpack[EvaluationOptions]
     ) -> Evaluation:
         """The metrics, with 95 % intervals, of this model and of baselines on a split (test, else valid) or other data.
+
+        Options: encoding of the other data; overflow="windows" reads long texts as `classify` does; listen.
 
         >>> run.evaluate("valid").metrics["loss"] > 0
         True
         """
-        split = split or ("test" if data or "test" in self.metrics else "valid")
-        other = None if data is None else (data, split)
-        loaded = self.recipe.load_data(self.tokenizer, other=other, encoding=encoding, listen=listen)
-        if split not in loaded.splits:
-            known = f"has {', '.join(loaded.splits)}" if loaded.splits else "has no held-out split"
-            raise BadInput(f"split {split}: not in this run, which {known}; or give other data to evaluate")
-        task = self.recipe.bind(loaded)
-        report_overflow(listen, *task.overflows())
-        task.use_thresholds(self.facts.get("thresholds") or {})
-        score = task.evaluate(self.model, split)
-        if data is not None and (fraction := score.protocol.get("unknown")):
-            listen("notice", text=f"{data}: {100 * fraction:.3g} % of its tokens are unknown and evaluated as <unk>")
-        baselines = task.evaluate_baselines(split)
-        score = replace(score, differences=score.compare(baselines))
-        return Evaluation(score, {name: baseline.metrics for name, baseline in baselines.items()})
+        return evaluate_run(self, split, data, **options)
 
     # --- translate ----------------------------------------------------------------------------------------------------
 
@@ -196,9 +183,17 @@ class Run(LoadedModel):
         """
         return translations(self, to_list(texts), **options)
 
+    @overload
+    def caption(self, image: str | Path, **search: Unpack[CaptionOptions]) -> str: ...  # type: ignore[overload-overlap]
+    @overload
+    def caption(self, image: Sequence[Image], **search: Unpack[CaptionOptions]) -> list[str]: ...
+    @overload
+    def caption(
+        self, image: Image | Sequence[Image], *, index: int = ..., **search: Unpack[SearchOptions]
+    ) -> Caption | list[Caption]: ...
     def caption(
         self, image: Image | Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
-    ) -> Caption | list[Caption]:
+    ) -> Caption | list[Caption] | list[str]:
         """The caption of an image, or of each of a list: paths, or uint8 arrays. Options as in translate.
 
         >>> run.caption(image)
@@ -210,6 +205,14 @@ class Run(LoadedModel):
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, text: str | Path | tuple[str, str], **options: Unpack[ClassifyOptions]
+    ) -> Labels: ...
+    @overload
+    def classify(
+        self, text: Iterable[str | Path | Sequence[str] | Array], **options: Unpack[ClassifyOptions]
+    ) -> list[Labels]: ...
     def classify(
         self,
         text: str | Path | Iterable[str | Path | Sequence[str] | Array],
@@ -223,8 +226,9 @@ class Run(LoadedModel):
         """The labels of an input, or of each of a list, most probable first (for a regression target: its value).
 
         A pair is a tuple of two texts, or a string with a tab; for a BERT: does the second text follow? An image is a
-        path or a uint8 array, a set an array or a table. A language model needs prompt="Review: {text} Sentiment:" and
-        labels. If no label has `min_probability`, the first is "unknown". overflow="windows": the mean over windows.
+        path or a uint8 array, a set an array; ["sets.csv"] are all sets of a table. A language model needs labels and
+        prompt="Review: {text} Sentiment:". If no label has `min_probability`, the first is "unknown".
+        overflow="windows": the mean over windows.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
@@ -254,7 +258,7 @@ class Run(LoadedModel):
         def answer(texts: list[tuple[str, ...]]) -> list[Prediction]:
             if self.verb == "translate":
                 return cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen))
-            labels = cast(list[Labels], self.classify(texts, listen=listen, **options))
+            labels = self.classify(texts, listen=listen, **options)
             return [typed_prediction(self, best_label(self, scores)) for scores in labels]
 
         return predict_rows(self, frame, answer, listen, **options)
@@ -362,7 +366,6 @@ class Run(LoadedModel):
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def trace(self, text: Image, target: str | None = None) -> Trace:
         """Run the model on an input; attention weights are computed on demand.
 
@@ -372,15 +375,7 @@ class Run(LoadedModel):
         >>> run.trace("Tom had").attention(layer=0, head=0).shape
         torch.Size([2, 2])
         """
-        if self.family.trace:
-            return cast(Tracer, registry.load_object(self.family.trace))(self, text, target)
-        text = cast(str, text)
-        if isinstance(self.model, EncoderDecoder):
-            target = self.translate(text) if target is None else target
-            return trace_translation(self.model, self.tokenizer, text, target)
-        if not self.model.reads_text:
-            raise BadInput(f"{self.path}: this run {self.ability}; its attention is not traced")
-        return trace_text(self, text)
+        return trace_input(self, text, target)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

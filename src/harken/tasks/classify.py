@@ -1,8 +1,10 @@
 """Text classification and regression: a label, several labels or a number per text. Loss in nats or squared error."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from . import Loss, Score, TaskSettings, evaluating, in_order
 from .baselines.linear import BagOfWords, bag_of_words
 from .head_task import EVAL_BATCH_TOKENS, HeadTask, frozen_features
 from .label_task import ClassWeights, LabelTask
+from .metrics.weighted import TINY
 
 QUICK_TEXTS = 1000  # texts of a quick evaluation
 
@@ -64,9 +67,28 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
 
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: LabelledTexts = self.data.splits[split]
+        if part.windows is not None and not quick:
+            score = self.score(self._window_outputs(model, part), part.texts.targets, groups=self.groups_of(part))
+            return replace(score, protocol=score.protocol | {"windows": len(part.windows)})
         texts = part.texts.select(evenly_spaced(len(part), QUICK_TEXTS)) if quick else part.texts
         groups = () if quick else self.groups_of(part)
         return self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick, groups=groups)
+
+    def read_windows(self, split: str) -> None:
+        """Evaluate the mean over the overlapping windows of each text of a split; baselines read whole texts."""
+        data: Any = self.data
+        self.data = data.with_windows(split)
+
+    def _window_outputs(self, model: ModelWithHead, part: LabelledTexts) -> Tensor:  # N C
+        """Outputs whose probabilities, or values, are the mean over the windows of each text."""
+        assert part.windows is not None
+        assert part.text_index is not None
+        y = predict(model, part.windows).double()
+        if self.target_type == "number":
+            return average_windows(y, part.text_index).float()
+        p = y.softmax(-1) if self.target_type == "label" else y.sigmoid()
+        p = average_windows(p, part.text_index).clamp(TINY, 1 - TINY)
+        return p.log() if self.target_type == "label" else p.logit()
 
     def choose_thresholds(self, model: ModelWithHead) -> dict[str, float]:
         if self.target_type != "multilabel" or "valid" not in self.splits:
@@ -97,6 +119,13 @@ def batch_outputs(model: ModelWithHead, batch: LabelBatch) -> Tensor:  # N C
     """Outputs of each text of a batch; unused text slots of a packed batch have outputs, too."""
     h = model(batch.tokens, **batch.model_inputs())
     return model.predict(model.pool_texts(h, *batch.text_ids())).float()
+
+
+def average_windows(values: Tensor, text_index: np.ndarray) -> Tensor:  # windows C -> texts C
+    """The mean over the windows of each text."""
+    index = torch.from_numpy(text_index)
+    counts = index.bincount()
+    return values.new_zeros(len(counts), values.shape[1]).index_add(0, index, values) / counts[:, None]
 
 
 def predict(model: ModelWithHead, texts: EncodedTexts, *, cached: bool = False) -> Tensor:  # N C

@@ -41,6 +41,8 @@ class LabelledTexts:
     texts: EncodedTexts
     rows: list[LabelledRow]
     overflow: Overflow
+    windows: EncodedTexts | None = None  # read in place of `texts`, if set
+    text_index: Array | None = None  # of each window
 
     def __len__(self) -> int:
         return len(self.rows)

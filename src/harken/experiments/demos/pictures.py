@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from harken.data.synthetic.clouds import clouds as generate_clouds
 from harken.data.synthetic.scenes import COLORS, NEW_PAIR
 from harken.events import Listener, silent
 from harken.experiments.train import train
-from harken.inference.run import Labels, Run
+from harken.inference.run import Run
 
 from . import DemoOutput, credit, demo_texts
 
@@ -69,7 +69,7 @@ def scenes(*, minutes: float = 4.0, out: str | Path | None = None, listen: Liste
 
 def _classify(run: Run, inputs: Iterable[np.ndarray]) -> tuple[list[str], list[float]]:
     """The best label of each input with its probability, as text; and the probabilities."""
-    best = [labels[0] for labels in cast(list[Labels], run.classify(list(inputs)))]
+    best = [labels[0] for labels in run.classify(list(inputs))]
     probabilities = [label["probability"] for label in best]
     return [f"{label['label']} ({100 * p:.0f} %)" for label, p in zip(best, probabilities, strict=True)], probabilities
 

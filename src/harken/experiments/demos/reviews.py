@@ -7,7 +7,7 @@ small model from scratch, a pretrained body that is frozen under a new head, and
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 from harken import run_folder
 from harken.bridge.importer import import_model
@@ -18,7 +18,7 @@ from harken.experiments.compare.summary import Trial, summarize
 from harken.experiments.folders import is_available, next_available
 from harken.experiments.report.formatting import format_duration, format_number, format_quantity
 from harken.experiments.train import train
-from harken.inference.run import Labels, Run, load
+from harken.inference.run import Run, load
 from harken.recipe import SettingsDict
 from harken.training import cost as training_cost
 
@@ -97,7 +97,7 @@ def _samples(run: Run) -> list[dict[str, Any]]:
     """Predictions for some held-out reviews, spread over the file."""
     split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
     rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
-    predictions = cast(list[Labels], run.classify([row.texts for row in rows], listen=silent))
+    predictions = run.classify([row.texts for row in rows], listen=silent)
     return [
         {"prompt": row.texts[0], "text": f"{best['label']} {best['probability']:.0%}", "references": list(row.labels)}
         for row, (best, *_) in zip(rows, predictions, strict=True)

@@ -121,7 +121,7 @@ def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCom
     rows = (
         split.rows[:: -(-len(split) // run.recipe.report.samples)] if split else []
     )  # spread out: rows may be sorted by label
-    predictions = cast(list[Labels], run.classify([row.texts for row in rows], listen=silent))
+    predictions = run.classify([row.texts for row in rows], listen=silent)
     samples: Samples = [
         {"prompt": "\t".join(row.texts), "text": _top_labels(labels), "references": [", ".join(row.labels)]}
         for row, labels in zip(rows, predictions, strict=True)
@@ -134,7 +134,7 @@ def classified_images(run: Run, task: ImageTask, folder: str) -> SamplesAndComma
     split = held_out(task.data.splits)
     subset = split.subset(run.recipe.report.samples) if split else None
     pixels = [x.permute(1, 2, 0).numpy() for x in subset.pixels] if subset else []
-    predictions = cast(list[Labels], run.classify(pixels))
+    predictions = run.classify(pixels)
     rows = zip(pixels, predictions, subset.targets, subset.locations, strict=True) if subset else ()
     samples = [
         {"prompt": path, "image": encode_png(x), "text": _top_labels(labels), "references": [task.labels[target]]}
@@ -243,7 +243,7 @@ def classified_nodes(run: Run, task: GraphTask, folder: str) -> SamplesAndComman
     else:
         inputs = [names[n] for n in items]
     truth = [data.tables.labels[n] if data.tables.labels and level != "edge" else "edge" for n in items]
-    predictions = cast(list[Labels], run.classify(inputs))
+    predictions = run.classify(inputs)
     samples = [
         {"prompt": name, "text": _graph_prediction(labels), "references": [label]}
         for name, labels, label in zip(inputs, predictions, truth, strict=True)

@@ -81,15 +81,36 @@ class GenerationOptions(SamplingOptions, total=False):
     listen: Listener
 
 
-class SearchOptions(SamplingOptions, total=False):
-    """Options of beam search and of sampled targets."""
+class BeamOptions(SamplingOptions, total=False):
+    """Options of beam search and of sampled targets, for the best target."""
 
     beam: int
     length_penalty: float
-    alternatives: int
     no_repeat: int
     max_new_tokens: int | None
     seed: int
+
+
+class SearchOptions(BeamOptions, total=False):
+    """These options, and the number of targets."""
+
+    alternatives: int
+
+
+class CaptionOptions(BeamOptions, total=False):
+    """Options of `caption`; `index` numbers the first image among those that share a seed."""
+
+    index: int
+
+
+class ClassifyOptions(TypedDict, total=False):
+    """Options of `classify`."""
+
+    prompt: str | None
+    labels: Sequence[str]
+    min_probability: float
+    overflow: OverflowMode
+    listen: Listener
 
 
 class Trace:

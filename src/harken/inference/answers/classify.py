@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from harken.data.graphs.source import GraphProcessor
@@ -17,7 +16,7 @@ from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
-from harken.tasks.classify import predict
+from harken.tasks.classify import average_windows, predict
 
 from . import LabelScore, OverflowMode, empty_text_error, is_missing_value
 
@@ -60,13 +59,6 @@ def format_labels(processor: LabelProcessor, y: Tensor, text_index: Array | None
         label = processor.labels[0]
         return [[{"label": label, "value": value * processor.std + processor.mean}] for value in p[:, 0].tolist()]
     return rank_labels(processor.labels, p)
-
-
-def average_windows(values: Tensor, text_index: Array) -> Tensor:  # windows C -> texts C
-    """The mean over the windows of each text."""
-    index = torch.from_numpy(text_index)
-    counts = index.bincount()
-    return values.new_zeros(len(counts), values.shape[1]).index_add(0, index, values) / counts[:, None]
 
 
 def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # N C

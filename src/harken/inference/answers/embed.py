@@ -26,9 +26,10 @@ from harken.files import atomic_file, write_atomic
 from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 from harken.suggestions import similar_path
+from harken.tasks.classify import average_windows
 
 from . import Trace, check_texts
-from .classify import USE_WINDOWS, average_windows
+from .classify import USE_WINDOWS
 from .generate import encode_prompt, prompt_overflow
 
 Vectors = npt.NDArray[np.float32]  # N d
