@@ -184,7 +184,7 @@ def test_graphs_are_classified(tmp_path):
 def test_node_values_are_regressed(clubs, tmp_path):
     settings = {**TINY, "data.label": "age", "data.features": ["height"], "train.steps": 5}
     run = harken.train(clubs, out=tmp_path / "run", settings=settings)
-    assert run.metrics["test"].keys() == {"loss", "pearson", "spearman"}
+    assert run.metrics["test"].keys() == {"loss", "pearson", "spearman", "mae", "rmse"}
     assert run.facts["baseline"]["test"].keys() == {"mean of all", "mean of neighbors", "linear regression"}
     assert run.classify("m0")[0].keys() == {"label", "value"}
 

@@ -111,6 +111,13 @@ def test_a_regression_target_is_returned_in_its_unit(tables, tmp_path):
     predictions = [run.classify(text)[0] for text, _, _ in rows(30)]
     assert {prediction["label"] for prediction in predictions} == {"score"}
     assert all(-0.5 < prediction["value"] < 2 for prediction in predictions)
+    part = run.recipe.load_data(run.tokenizer).splits["valid"].rows
+    errors = [abs(run.classify(row.texts[0])[0]["value"] - float(row.labels[0])) for row in part]
+    assert run.metrics["valid"]["mae"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+    low, high = run.facts["intervals"]["valid"]["mae"]
+    assert low < run.metrics["valid"]["mae"] < high
+    report = (run.path / "report.html").read_text()
+    assert "mae and rmse in the unit of 'score'" in report.replace("&#x27;", "'")
 
 
 def test_a_text_pair_is_a_pair_or_a_string_with_a_tab(tables, tmp_path):

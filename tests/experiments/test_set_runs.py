@@ -94,7 +94,7 @@ def test_metrics_match_scikit_learn(trained, regression):
         )
         assert metrics["r2"] == pytest.approx(r2_score(gold, predicted), abs=1e-4)
         assert metrics["mse"] == pytest.approx(mean_squared_error(gold, predicted), rel=1e-4)
-        assert {"loss", "r2", "mse", "pearson", "spearman"} == metrics.keys()
+        assert {"loss", "r2", "mse", "pearson", "spearman", "mae", "rmse"} == metrics.keys()
         baseline = run.facts["baseline"]["test"]
         assert baseline["mean of all"]["r2"] <= 0
         assert metrics["r2"] > baseline["mean of all"]["r2"]

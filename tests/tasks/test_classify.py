@@ -113,7 +113,7 @@ def test_a_recurrent_model_trains_on_padded_rows(tmp_path):
     ("target_type", "metrics", "primary_metric"),
     [
         ("label", {"loss", "accuracy", "f1", "matthews"}, "accuracy"),
-        ("number", {"loss", "pearson", "spearman"}, "pearson"),
+        ("number", {"loss", "pearson", "spearman", "mae", "rmse"}, "pearson"),
         ("multilabel", {"loss", "accuracy", "f1", "f1_micro"}, "f1"),
     ],
 )

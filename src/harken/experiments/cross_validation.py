@@ -45,7 +45,7 @@ from .train import train
 PREDICTIONS, FINAL = "predictions.csv", "final"
 EQUAL = 1e-9  # smaller differences are rounding errors
 RANGES = dict.fromkeys(("accuracy", "f1", "f1_micro", "exact_match", "auc", "em"), (0.0, 1.0))
-RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse"), (0.0, math.inf))
+RANGES |= BOUNDS | dict.fromkeys(("loss", "perplexity", "mse", "mae", "rmse"), (0.0, math.inf))
 
 
 class FoldMean(TypedDict):

@@ -65,6 +65,11 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     def _binary(self) -> bool:
         return self.target_type == "label" and self.n_outputs == 2
 
+    @property
+    def target_std(self) -> float:
+        """The standard deviation of numeric targets in training: the unit of the outputs."""
+        return float(self.data.processor.std)
+
     def score(self, y: Tensor, targets: Array, *, parts: bool = True, groups: Sequence[str] = ()) -> Score:  # y: N C
         """Score of these outputs; `parts` adds the metrics of each label and the predictions.
 
@@ -79,7 +84,9 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
             counts = labels.one_hot(targets, self.n_outputs).sum(0)
             share = f"{self.labels[int(counts.argmax())]!r} ({counts.max() / len(targets):.1%})"
             protocol["most_frequent_label"] = share
-        if self.target_type != "number":
+        if self.target_type == "number":
+            protocol["errors"] = f"mae and rmse in the unit of {self.labels[0]!r}"
+        else:
             if self.target_type == "multilabel":
                 protocol["thresholds"] = "0.5" if self.thresholds is None else "chosen on valid"
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
@@ -105,7 +112,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         loss = float(label_loss(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
         if self.target_type == "number":
             pair = targets[:, 0].astype(float), y[:, 0].double().numpy()
-            return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair)}
+            errors = labels.errors(*(self.target_std * x for x in pair))
+            return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair), **errors}
         actual, predicted = self._one_hot(y, targets, thresholds)
         f1 = labels.precision_recall_f1(actual, predicted)[2]
         if not self._binary:  # without labels that occur nowhere
@@ -123,7 +131,8 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         """The same metrics as functions of the weights of the examples."""
         loss = {"loss": weighted.mean(example_losses(y, torch.from_numpy(targets), self.target_type).numpy())}
         if self.target_type == "number":
-            return loss | weighted.number_metrics(targets[:, 0], y[:, 0].double().numpy())
+            pair = targets[:, 0], y[:, 0].double().numpy()
+            return loss | weighted.number_metrics(*pair) | weighted.error_metrics(*(self.target_std * x for x in pair))
         if self.target_type == "multilabel":
             return loss | weighted.multilabel_metrics(*self._one_hot(y, targets, thresholds))
         return loss | weighted.label_metrics(targets, y.argmax(1).numpy(), self.n_outputs)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -72,10 +73,12 @@ class SolveTask(TranslateTask):
             return Score(metrics, protocol, primary_metric="accuracy")
         parts = self._class_metrics(texts, correct, pairs)
         protocol["grouped_by"] = problem.grouped_by
+        outcomes: dict[str, weighted.WeightedMetric] = {"accuracy": weighted.mean(correct)}
+        outcomes["loss"] = weighted.ratio(losses, n_tokens)
         if problem.by_outcome:
             learned, notes = self._learned(parts)
             metrics, protocol = metrics | learned, protocol | notes
-        outcomes: weighted.Outcomes = {"accuracy": weighted.mean(correct), "loss": weighted.ratio(losses, n_tokens)}
+            outcomes |= self._learned_outcomes(correct, pairs)
         return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy", outcomes=outcomes)
 
     def _teacher_forced(self, model: EncoderDecoder, pairs: Pairs) -> tuple[Array, Array, list[bool]]:
@@ -120,11 +123,20 @@ class SolveTask(TranslateTask):
         revealed = [k for k in accuracy if base_divisor(k, self.data.settings.base) == k]
 
         def natural(accuracies: dict[int, float]) -> float:
-            return sum(6 / (math.pi * k) ** 2 * value for k, value in accuracies.items())
+            return sum(gcd_probability(k) * value for k, value in accuracies.items())
 
         metrics = {"learned": float(len(learned)), "natural_accuracy": natural(accuracy)}
         ceiling = f"{len(revealed)} of {len(accuracy)}, natural accuracy {natural(dict.fromkeys(revealed, 1.0)):.3f}"
         return metrics, {"gcds_learned": format_ranges(learned), "predictable_from_base": ceiling}
+
+    def _learned_outcomes(self, correct: list[bool], pairs: Pairs) -> weighted.Outcomes:
+        """The same metrics as functions of the weights of the examples, for their intervals."""
+        classes, index = np.unique(pairs.groups, return_inverse=True)
+        values, weights = np.array(correct, np.float64), np.array([gcd_probability(int(k)) for k in classes])
+        return {
+            "learned": weighted.ClassShares(values, index, threshold=self.settings.learned_threshold),
+            "natural_accuracy": weighted.ClassShares(values, index, weights),
+        }
 
     def evaluate_baselines(self, split: str) -> dict[str, Baseline]:
         """The most frequent answer of a training batch; of gcds also the answer 1."""
@@ -141,6 +153,11 @@ class SolveTask(TranslateTask):
                 metrics |= self._learned(self._class_metrics(answers, correct, pairs))[0]
             scores[name] = Baseline(metrics, {"accuracy": weighted.mean(correct)})
         return scores
+
+
+def gcd_probability(k: int) -> float:
+    """The probability that the gcd of two random numbers is k."""
+    return 6 / (math.pi * k) ** 2
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

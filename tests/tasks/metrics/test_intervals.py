@@ -54,6 +54,23 @@ def test_faultless_predictions_have_an_interval_below_the_best_value():
     assert intervals({"bleu": weighted.bleu(np.zeros((33, 10)))})["bleu"] == (0, pytest.approx(10.4, abs=0.1))
 
 
+def test_the_interval_of_a_sum_of_shares_covers_the_truth_and_has_a_width_without_faults():
+    rng, truth, weights = np.random.default_rng(0), np.array([0.99, 0.9, 0.5, 0.2]), np.array([0.6, 0.15, 0.07, 0.04])
+    index = np.repeat(np.arange(4), 25)
+    samples = [rng.random(100) < truth[index] for _ in range(400)]
+    found = [intervals({"x": weighted.ClassShares(sample, index, weights)})["x"] for sample in samples]
+    assert 0.93 <= np.mean([low <= truth @ weights <= high for low, high in found]) <= 0.99
+    low, high = intervals({"x": weighted.ClassShares(np.ones(100), index, weights)})["x"]
+    assert low < weights.sum() - 0.05
+    assert high == pytest.approx(weights.sum())
+
+
+def test_a_class_counts_as_clearly_above_a_threshold_if_its_whole_wilson_interval_is():
+    index = np.repeat(np.arange(3), 100)
+    values = np.concatenate([np.ones(100), np.arange(100) < 97, np.arange(100) < 50])
+    assert intervals({"x": weighted.ClassShares(values, index, threshold=0.95)})["x"] == (1, 2)
+
+
 def test_undefined_metrics_and_single_examples_have_no_interval():
     outcomes = {
         "loss": weighted.mean([np.nan, 1.0]),

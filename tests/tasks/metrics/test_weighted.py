@@ -42,6 +42,9 @@ def test_metrics_of_numbers_and_ranks_are_those_of_the_resample(digits):
     targets = RNG.normal(size=N).round(digits)
     predictions = (targets + RNG.normal(size=N)).round(digits)
     metrics = weighted.number_metrics(targets, predictions) | weighted.squared_error_metrics(targets, predictions)
+    metrics |= weighted.error_metrics(targets, predictions)
+    expect(metrics["mae"], lambda rows: sklearn.mean_absolute_error(targets[rows], predictions[rows]))
+    expect(metrics["rmse"], lambda rows: sklearn.mean_squared_error(targets[rows], predictions[rows]) ** 0.5)
     expect(metrics["pearson"], lambda rows: stats.pearsonr(targets[rows], predictions[rows])[0])
     expect(metrics["spearman"], lambda rows: stats.spearmanr(targets[rows], predictions[rows])[0])
     expect(metrics["r2"], lambda rows: sklearn.r2_score(targets[rows], predictions[rows]))
@@ -49,6 +52,17 @@ def test_metrics_of_numbers_and_ranks_are_those_of_the_resample(digits):
     expect(
         weighted.auc(targets > 0, predictions), lambda rows: sklearn.roc_auc_score(targets[rows] > 0, predictions[rows])
     )
+
+
+def test_metrics_of_the_shares_of_classes_are_those_of_the_resample():
+    classes, correct = RNG.integers(3, size=N), RNG.random(N) < 0.6
+    weights = np.array([0.5, 0.3, 0.1])
+
+    def shares(rows):
+        return np.array([correct[rows][classes[rows] == k].mean() for k in range(3)])
+
+    expect(weighted.ClassShares(correct, classes, weights), lambda rows: shares(rows) @ weights)
+    expect(weighted.ClassShares(correct, classes, threshold=0.6), lambda rows: (shares(rows) >= 0.6).sum())
 
 
 def test_constant_predictions_have_the_values_of_the_metrics_of_a_split():

@@ -219,7 +219,7 @@ def format_interval(value: float | None, interval: Sequence[float] | None = None
 def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     """The comparison as text: the column heads, and a line for each row and each baseline."""
     metric, splits = facts["metric"], dict.fromkeys(split for row in facts["rows"] for split in row["splits"])
-    keys = ("loss", "perplexity") if metric == "loss" else (metric,)
+    keys = ("loss", "perplexity") if metric == "loss" else (metric, "mae", "rmse")
     known = {(split, key) for row in facts["rows"] for split, s in row["splits"].items() for key in s["metrics"]}
     columns = [(split, key) for split in splits for key in keys if (split, key) in known]
     level = {} if facts["level"] is None else {"seconds_to_quality": f"to {format_number(facts['level'])}"}

@@ -14,8 +14,9 @@ UNITS = {  # (smallest value, divisor, unit); energy is in kWh, mass in kg
 }
 DISPLAY_NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB", "auc": "AUC"}
 DISPLAY_NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "f1": "F1", "mse": "MSE", "r2": "R²"}
+DISPLAY_NAMES |= {"mae": "MAE", "rmse": "RMSE"}
 DISPLAY_NAMES |= {"answer_f1": "answer F1", "bracket_f1": "bracket F1", "em": "exact match", "f1_micro": "micro F1"}
-LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_character", "mse"}
+LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_character", "mse", "mae", "rmse"}
 # metrics that a validation pass can log beside the loss
 VALIDATION_METRICS = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
 VALIDATION_METRICS += ["accuracy", "f1", "f1_micro", "matthews", "auc", "pearson", "spearman", "r2", "em"]

@@ -11,7 +11,7 @@ import numpy as np
 from harken.data.batch import Array
 from harken.data.rng import RngStream, rng_for
 
-from .weighted import Mean, Outcomes, WeightedMetric
+from .weighted import ClassShares, Mean, Outcomes, WeightedMetric
 
 CONFIDENCE = 0.95
 DRAWS, MIN_DRAWS = 2000, 500  # resamples; fewer of many examples
@@ -20,7 +20,7 @@ CHUNK = 2_000_000  # weights computed at once: bounds the memory
 SERIES_FREEDOM = 200  # degrees of freedom from which on the quantile of t is a series
 # where a metric can be; (0, 1) if it is not listed
 BOUNDS = dict.fromkeys(("matthews", "pearson", "spearman"), (-1.0, 1.0)) | dict.fromkeys(("bleu", "chrf"), (0.0, 100.0))
-UNBOUNDED = frozenset({"loss", "perplexity", "bits_per_character", "mse", "r2", "learned"})
+UNBOUNDED = frozenset({"loss", "perplexity", "bits_per_character", "mse", "mae", "rmse", "r2", "learned"})
 Interval = tuple[float, float]
 Key = TypeVar("Key")
 
@@ -31,6 +31,23 @@ def wilson_interval(n_correct: int, n: int, confidence: float = CONFIDENCE) -> I
     center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return 0.0 if n_correct == 0 else center - half, 1.0 if n_correct == n else center + half
+
+
+def class_shares_interval(metric: ClassShares) -> Interval:
+    """The interval of a function of shares, from the Wilson intervals of the shares, so it has a width at both ends.
+
+    A sum has the square-root-and-add interval (MOVER; Zou and Donner, 2008). Of a number of classes the lower end
+    counts those whose whole interval reaches the threshold, and the upper end those whose upper end does.
+    """
+    ones, sizes = metric.counts
+    shares = ones / sizes
+    ends = [wilson_interval(round(k), round(n)) for k, n in zip(ones, sizes, strict=True)]
+    low, high = np.array(ends).T
+    if metric.class_weights is None:
+        return float(metric.combine(low)), float(metric.combine(high))
+    value, weights = float(metric.combine(shares)), metric.class_weights
+    down, up = (math.sqrt(float(((weights * (end - shares)) ** 2).sum())) for end in (low, high))
+    return max(0.0, value - down), min(float(weights.sum()), value + up)
 
 
 def normal_quantile(p: float) -> float:
@@ -109,7 +126,8 @@ def intervals(outcomes: Outcomes) -> dict[str, Interval]:
     """
     shares = {name: x for name, x in outcomes.items() if isinstance(x, Mean) and x.is_share and x.n}
     ends = {name: wilson_interval(round(x.values.sum()), x.n) for name, x in shares.items()}
-    remaining = {name: x for name, x in outcomes.items() if name not in shares and x.n > 1}
+    ends |= {name: class_shares_interval(x) for name, x in outcomes.items() if isinstance(x, ClassShares) and x.n}
+    remaining = {name: x for name, x in outcomes.items() if name not in ends and x.n > 1}
     for name, values in bootstrap(remaining).items():
         if np.isfinite(values).all():
             n = remaining[name].n

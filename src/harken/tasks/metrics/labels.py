@@ -84,6 +84,12 @@ def spearman(targets: Array, predictions: Array) -> float:
     return pearson(ranks(targets), ranks(predictions))
 
 
+def errors(targets: Array, predictions: Array) -> dict[str, float]:
+    """Mean absolute error, and root mean squared error, in the unit of the targets."""
+    difference = targets - predictions
+    return {"mae": float(np.abs(difference).mean()), "rmse": float(np.sqrt((difference**2).mean()))}
+
+
 def r2(mse: float, variance: float) -> float:
     """Coefficient of determination; negative if the mean of the targets is a better prediction."""
     return 1 - mse / variance if variance > 0 else 0.0

@@ -18,7 +18,7 @@ MAX_EXPONENT = 700.0  # exp of more overflows
 MAX_ORDER = 4  # n-grams of BLEU
 CHRF_BETA = 2
 TINY = 1e-12  # smaller variances and correlations are rounding errors
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_character", "mse"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits_per_character", "mse", "mae", "rmse"})
 
 
 class WeightedMetric(Protocol):
@@ -53,6 +53,45 @@ class Mean:
     def __call__(self, weights: Array) -> Array:
         mean: Array = weights @ self.values / weights.sum(1)
         return mean
+
+
+@dataclass(frozen=True, eq=False)
+class ClassShares:
+    """A function of the share of each class: the sum of the shares with a weight each, or how many reach a threshold.
+
+    A class that a resample lacks keeps its share.
+    """
+
+    values: Array  # N: 0 or 1
+    class_index: Array  # N
+    class_weights: Array | None = None  # C
+    threshold: float = 0.0  # without class weights
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        """The number of ones and of examples of each class."""
+        ones, sizes = self._sums(np.ones((1, self.n)))
+        return ones[0], sizes[0]
+
+    def combine(self, shares: Array) -> Array:  # ... C -> ...
+        """The metric of these shares."""
+        if self.class_weights is None:
+            above: Array = (shares >= self.threshold).sum(-1).astype(np.float64)
+            return above
+        total: Array = shares @ self.class_weights
+        return total
+
+    def __call__(self, weights: Array) -> Array:
+        (ones, sizes), (all_ones, all_sizes) = self._sums(weights), self.counts
+        return self.combine(np.where(sizes > 0, _divide(ones, sizes), _divide(all_ones, all_sizes)))
+
+    def _sums(self, weights: Array) -> tuple[Array, Array]:  # R N -> R C each
+        n_classes = int(self.class_index.max(initial=-1)) + 1
+        return tuple(sum_by_group(weights * x, self.class_index, n_classes) for x in (self.values, 1.0))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +265,13 @@ def number_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetr
         return _correlation(ab, aa, bb)
 
     return {"pearson": OfSums(values, pearson), "spearman": OfWeights(len(a), spearman)}
+
+
+def error_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetric]:
+    """Mean absolute error, and root mean squared error."""
+    difference = (targets - predictions).astype(np.float64)
+    ones = np.ones(len(difference))
+    return {"mae": ratio(np.abs(difference), ones), "rmse": ratio(difference**2, ones, np.sqrt)}
 
 
 def squared_error_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetric]:
