@@ -55,19 +55,19 @@ def train(
     `what` is data (a path, a catalogue name, a DataFrame of pandas or polars, a networkx graph), a recipe file, or a
     run to resume; `target` is the column of a table to predict. The run folder is `out`, by default runs/NAME. Options:
     resume=True continues an unfinished run, force=True overwrites the run in `out`. `listen` receives the progress
-    events instead of the console.
+    events instead of the console. Without either, rows that are left out and truncated texts give a Python warning.
 
     >>> run = harken.train("text.txt", out="runs/example", settings={"train.steps": 2, "model.size": "tiny"})
     >>> run.path.name
     'example'
     """
     from .console import ConsoleListener, is_interactive
-    from .events import silent
+    from .events import warn_of_lost_data
     from .experiments.train import train as run_training
 
     progress = ConsoleListener(to_stderr=False) if listen is None and not quiet and is_interactive() else None
     with progress or nullcontext():
-        listener = listen or progress or silent
+        listener = listen or progress or warn_of_lost_data
         return run_training(
             what, target=target, out=out, settings=settings, minutes=minutes, listen=listener, **options
         )

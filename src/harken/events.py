@@ -1,6 +1,7 @@
 """Progress events. Library functions call a listener with facts; only the console turns them into text."""
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +18,35 @@ def warn(event: str, /, **values: object) -> None:
     """A listener that turns notices into Python warnings."""
     if event == "notice":
         category = OverflowWarning if isinstance(values.get("overflow"), Overflow) else UserWarning
-        warnings.warn(str(values["text"]), category, stacklevel=5)
+        warnings.warn(str(values["text"]), category, stacklevel=_caller_level())
+
+
+def warn_of_lost_data(event: str, /, **values: object) -> None:
+    """The listener of a training without output: a Python warning if rows are left out or examples are truncated."""
+    if values.get("skipped"):
+        warnings.warn(str(values["text"]), SkippedRowsWarning, stacklevel=_caller_level())
+    else:
+        warn_of_overflow(event, **values)
+
+
+def _caller_level() -> int:
+    """The stack level of the code that called this package, seen from the listener."""
+    frame, level, outermost, package = sys._getframe(1), 1, 1, __name__.partition(".")[0]
+    while frame.f_back:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            outermost = level
+        frame, level = frame.f_back, level + 1
+    return outermost + 1
 
 
 def warn_of_overflow(event: str, /, **values: object) -> None:
     """The default listener of predictions: a Python warning if an input is truncated; other events are ignored."""
     if event == "notice" and isinstance(values.get("overflow"), Overflow):
-        warnings.warn(str(values["text"]), OverflowWarning, stacklevel=3)
+        warnings.warn(str(values["text"]), OverflowWarning, stacklevel=_caller_level())
+
+
+class SkippedRowsWarning(UserWarning):
+    """Rows of the data are left out."""
 
 
 class OverflowWarning(UserWarning):

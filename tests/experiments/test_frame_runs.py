@@ -1,11 +1,14 @@
 """Training on a DataFrame and prediction for the rows of another one."""
 
+import re
+
 import numpy as np
 import pytest
 
 import harken
 from harken.data.tables.columns import MAX_QUOTED_LINES
 from harken.errors import BadInput
+from harken.events import SkippedRowsWarning
 
 SMALL = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 16, "train.threads": 1}
 LABELS = {**SMALL, "train.steps": 40, "train.lr": 0.02, "data.vocab_size": 200}
@@ -124,6 +127,30 @@ def test_a_numeric_target_is_predicted_as_a_number(tmp_path):
     answers = run.predict(frame)
     assert len(answers) == 60
     assert all(isinstance(answer, float) for answer in answers)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_rows_that_are_left_out_are_a_warning_and_in_the_report_by_their_position(tmp_path, quiet):
+    rows = reviews(60)
+    frame = StandInFrame(review=[*rows["review"][:59], ""], opinion=[*rows["opinion"][:5], None, *rows["opinion"][6:]])
+    message = "skipped 2 rows (no text with a label): DataFrame, row 5: the label is empty, DataFrame, row 59"
+    with pytest.warns(SkippedRowsWarning, match=re.escape(message)) as caught:
+        run = harken.train(
+            frame, target="opinion", out=tmp_path / "run", settings={**LABELS, "train.steps": 2}, quiet=quiet
+        )
+    assert caught[0].filename == __file__
+    assert any(message in text for text in run.facts["notices"])
+    assert "DataFrame, row 59" in (run.path / "report.html").read_text()
+
+
+def test_errors_about_a_frame_name_its_row_and_not_the_saved_table(tmp_path):
+    prices = [f"{n},5" for n in range(59)]
+    frame = StandInFrame(review=reviews(60)["review"], price=[*prices[:7], "1.2.3", *prices[7:]])
+    settings = {**LABELS, "data.decimal": ",", "data.target_type": "number"}
+    with pytest.raises(BadInput, match=r"^DataFrame, row 7: '1.2.3' is not a number"):
+        harken.train(frame, target="price", out=tmp_path / "run", settings=settings)
+    with pytest.raises(BadInput, match=r"^DataFrame: the target '0,5' has a decimal comma"):
+        harken.train(frame, target="price", out=tmp_path / "run", settings={**LABELS, "data.target_type": "number"})
 
 
 def test_a_target_of_texts_makes_pairs(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import harken
 from harken import registry
 from harken.errors import BadInput
+from harken.events import silent
 from harken.experiments.choose import choose
 from harken.experiments.compare import comparison
 from harken.experiments.compare.comparison import evaluate_under
@@ -209,4 +210,28 @@ def test_a_split_by_group_is_in_the_report_and_in_the_facts(tables, tmp_path):
     assert "rows with the same &#x27;number&#x27; are in one split" in (run.path / "report.html").read_text()
     assert run.facts["protocol"]["test"]["most_frequent_label"].startswith("'")
     score, _ = run.evaluate(data=str(tables / "other.csv"))
-    assert score.n_examples == 50
+    assert score.n_examples == score.n_units == 50
+    with (tmp_path / "more.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["number", "text", "label"], *((f"h{n % 12}", t, label) for n, t, label in table)])
+    score, _ = run.evaluate(data=str(tmp_path / "more.csv"))
+    assert (score.n_examples, score.n_units) == (300, 12)
+    assert score.outcomes["accuracy"].n == 12
+
+
+def test_eval_reads_long_texts_in_windows_as_classify_does(tables, tmp_path, char):
+    settings = {**model_settings("bert"), "data.max_length": 8, "train.steps": 20}
+    run = harken.train(tables / "labels.csv", out=tmp_path / "run", settings=settings, listen=silent)
+    texts, labels = zip(*((f"{t} {t[::-1]} {n}", label) for n, (t, label, _) in enumerate(rows(40))), strict=True)
+    with (tmp_path / "long.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "label"], *zip(texts, labels, strict=True)])
+    truncated, notices = run.evaluate(data=str(tmp_path / "long.csv")).score, []
+    options = {"overflow": "windows", "listen": lambda event, **facts: notices.append(facts.get("text", ""))}
+    score = run.evaluate(data=str(tmp_path / "long.csv"), **options).score
+    p = [{row["label"]: row["probability"] for row in rows} for rows in run.classify(texts, overflow="windows")]
+    loss = -np.mean([np.log(row[label]) for row, label in zip(p, labels, strict=True)])
+    assert score.metrics["loss"] == pytest.approx(loss, rel=1e-4)
+    assert score.metrics["loss"] != pytest.approx(truncated.metrics["loss"], rel=1e-4)
+    assert score.protocol["windows"] > score.protocol["texts"]
+    assert not any("truncated" in text for text in notices)
+    with pytest.raises(BadInput, match="overflow='windows': is for texts of a run that classifies texts; leave it out"):
+        char.evaluate("valid", overflow="windows")

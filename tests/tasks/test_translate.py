@@ -2,19 +2,23 @@
 
 import math
 from dataclasses import replace
+from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from harken import registry
 from harken.data.batch import IGNORE
+from harken.data.pairs.batch import eval_batches
 from harken.data.pairs.source import PairSource
 from harken.errors import BadSetting
 from harken.experiments import train
 from harken.experiments.choose import choose
 from harken.models import EncoderDecoder
 from harken.tasks.metrics import generation
+from harken.tasks.next_word import nll
 from harken.tasks.translate import TranslateSettings, TranslateTask
 
 
@@ -197,6 +201,25 @@ def test_baselines_have_the_text_metrics_of_the_model(source):
     assert baselines["copy of the source"]["exact_match"] == generation.exact_match(pairs.sources, pairs.references)
     assert baselines["copy of the source"]["rouge_l"] == generation.rouge_l(pairs.sources, pairs.references)
     assert all("loss" not in metrics for metrics in baselines.values())
+
+
+def test_intervals_of_pairs_count_the_documents_of_data_split_group(tmp_path):
+    rows = [f"{n % 7} red cats {'sleep ' * (n % 5)}{n}\t{n % 7} rote Katzen\td{n // 8}" for n in range(160)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["en\tde\tdocument", *rows]) + "\n")
+    options = {"source": "en", "target": "de", "split_group": "document", "valid": 0.5, "test": 0.0}
+    task = bind(PairSource(path=str(tmp_path / "pairs.tsv"), tokenizer="word", **options), max_new_tokens=3)
+    model, pairs = build(task), task.data.splits["valid"]
+    score, baselines = task.evaluate(model, "valid"), task.evaluate_baselines("valid")
+    documents = list(dict.fromkeys(pairs.units))
+    assert score.n_units == len(documents) < score.n_examples == len(pairs)
+    alone = replace(task.data, splits={"valid": replace(pairs, units=[])})
+    losses = TranslateTask(task.settings, alone, task.batches).evaluate(model, "valid").outcomes["loss"]
+    for batch in islice(eval_batches(pairs, 1), 5):
+        expected = nll(model, batch)[1].sum() / (batch.targets != IGNORE).sum()
+        assert losses(np.eye(len(pairs))[batch.index]) == pytest.approx(float(expected))
+    assert {outcome.n for row in (score, *baselines.values()) for outcome in row.outcomes.values()} == {len(documents)}
+    differences = score.compare(baselines)["copy of the source"]
+    assert all(row["needed"] for row in differences.values())
 
 
 def test_evaluation_restores_the_training_mode(source):

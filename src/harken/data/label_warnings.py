@@ -60,8 +60,7 @@ def numbers_notice(targets: Sequence[tuple[str, str]], column: object) -> str:
     has_comma = any("," in text for text, _ in present if is_number(text))
     fix = "fix these rows" + " and set data.decimal=," * has_comma
     observed = f"{n_numbers:,} of {len(present):,} values of column {column!r} are numbers"
-    line = place.rpartition(":")[2]
-    return f"{observed}; {text!r} (line {line}) is not, so all are labels: to predict a number, {fix}"
+    return f"{observed}; {text!r} ({place}) is not, so all are labels: to predict a number, {fix}"
 
 
 def several_labels_hint(rows: Sequence[Sequence[str]], columns: Iterable[ColumnStats]) -> str:

@@ -242,8 +242,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """The settings to read other data as the training data was read."""
         return self
 
-    def without_split(self) -> Self:
-        """The settings to read other data, which is not split and may lack columns that decide the split."""
+    def without_split(self, path: Path) -> Self:
+        """The settings to read another file, which is not split and may lack columns that decide the split."""
         return self
 
     def drop_missing(self, examples: dict[str, list[ExampleT]], listen: Listener) -> dict[str, list[ExampleT]]:
@@ -304,8 +304,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:
         source, files = self.as_trained(tokenizer), self._paths(Path(path))
-        reader = source.without_split()
-        read = source.drop_missing({split: [e for p in files for e in reader.read(p, listen)]}, listen)
+        read = source.drop_missing({split: [e for p in files for e in source.without_split(p).read(p, listen)]}, listen)
         notify_unread(files, source.encoding, listen)
         if not (read[split] and len(examples := source.encode_examples(read[split], tokenizer))):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")

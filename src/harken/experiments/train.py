@@ -14,7 +14,7 @@ from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
 from harken.data.source import Dataset, Processor
-from harken.data.tables.frame import Frame, column_names, refuse_lazy, save_frame
+from harken.data.tables.frame import Frame, column_names, naming_rows, refuse_lazy, rows_in_errors, save_frame
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, NoticeRecorder, report_overflow, silent
 from harken.files import write_atomic
@@ -95,8 +95,8 @@ def train(
     if force and not out:
         raise BadInput("force needs a folder to overwrite; name it with out (--out DIR)")
     overrides = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
-    overrides = overrides if target is None else target_settings(what, target, overrides)
-    with parallel.process_group() as ranks:
+    with rows_in_errors(), parallel.process_group() as ranks:
+        overrides = overrides if target is None else target_settings(what, target, overrides)
         listen, name = listen if ranks.is_first else silent, None if what is None else str(what)
         return _start(ranks, name, str(out or ""), overrides, resume=resume, force=force, listen=listen)
 
@@ -116,7 +116,7 @@ def _start(
             listen("notice", text=f"{unfinished}: resuming the newest run")
         data_path = {"data.path": name} if is_data(name) else {}
         return _resume(unfinished, overrides | data_path, ranks, listen)
-    choice = choose(name, overrides, listen=listen)
+    choice = choose(name, overrides, listen=naming_rows(listen))
     folder = folder_to_write(wanted, explicit=explicit, force=force)
     if resume:
         listen("notice", text=f"{folder}: there is no run to resume; a new run starts")
@@ -175,7 +175,7 @@ def prepare(
     if remark := recipe.model.notice:
         listen("notice", text=remark)
     notices = NoticeRecorder(listen)
-    dataset = dataset or ranks.first_rank_first(lambda: recipe.load_data(processor, listen=notices))
+    dataset = dataset or ranks.first_rank_first(lambda: recipe.load_data(processor, listen=naming_rows(notices)))
     if recipe.train.seeds > 1:
         if ranks.world_size > 1:
             raise BadSetting("train.seeds: seeds are trained together in one process; start without torchrun")

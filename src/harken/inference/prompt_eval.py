@@ -154,7 +154,7 @@ def _evaluate_pairs(
     answers = _generate_answers(run, examples, [template.question({"text": source}) for source in sources], listen)
     metrics, notes = task.text_metrics(answers, pairs.references)
     primary_metric = metric if metric in metrics else "exact_match"
-    outcomes = task.text_outcomes(answers, pairs.references, metrics)
+    outcomes = task.by_unit(split, task.text_outcomes(answers, pairs.references, metrics))
     protocol = {"pairs": len(answers), "primary_metric": primary_metric, **notes}
     return Score(metrics, protocol, primary_metric=primary_metric, outcomes=outcomes)
 

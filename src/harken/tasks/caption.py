@@ -49,6 +49,9 @@ class CaptionTask(TranslateTask):
     def eval_batches(self, split: str, max_pairs: int) -> Iterable[CaptionBatch]:
         return eval_batches(self.data.splits[split], EVAL_BATCH, max_pairs)
 
+    def units_of(self, split: str) -> Sequence[str]:
+        return ()
+
     def generate(  # type: ignore[override]
         self, model: EncoderDecoder, sources: Sequence[Tensor], search: SearchSettings, **options: object
     ) -> list[str]:

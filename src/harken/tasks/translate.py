@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE, Array, Batch
-from harken.data.pairs.batch import PackedPairs, eval_batches
+from harken.data.pairs.batch import PackedPairs, PairBatch, eval_batches
 from harken.data.pairs.source import PairData, Pairs
 from harken.data.source import Dataset
 from harken.decode.beam import BeamSearch, SearchSettings
@@ -143,15 +143,31 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         outcomes = self.text_outcomes(texts, pairs.references, text_metrics)
         outcomes |= {"loss": weighted.ratio(losses, counts), "perplexity": weighted.perplexity(losses, counts)}
-        return Score(metrics, protocol, parts, primary, outcomes=outcomes)
+        if (units := weighted.index_groups(self.units_of(split)[: len(texts)])) is not None:
+            protocol["groups"] = int(units.max()) + 1
+        return Score(metrics, protocol, parts, primary, outcomes=self.by_unit(split, outcomes))
+
+    def units_of(self, split: str) -> Sequence[str]:
+        """The value of data.split_group of each source: sources with the same one are dependent."""
+        return self.data.splits[split].units
+
+    def by_unit(self, split: str, outcomes: weighted.Outcomes) -> weighted.Outcomes:
+        """The metrics as functions of the weights of the groups of data.split_group, if it is set."""
+        units = weighted.index_groups(self.units_of(split))
+        if units is None:
+            return outcomes
+        return {name: weighted.by_group({name: x}, units[: x.n])[name] for name, x in outcomes.items()}
 
     def _pair_losses(self, model: EncoderDecoder, split: str, max_pairs: int) -> tuple[Array, Array]:
-        """Summed loss and number of tokens of each pair, in the order of the batches."""
+        """Summed loss and number of tokens of each pair, in the order of the split (captions: of the batches)."""
         device, losses, counts = next(model.parameters()).device, list[Array](), list[Array]()
+        order = list[Array]()
         for batch in self.eval_batches(split, max_pairs):
             losses.append(nll(model, batch.to(device))[1].double().cpu().numpy())
             counts.append((batch.targets != IGNORE).sum(1).numpy())
-        return np.concatenate(losses), np.concatenate(counts)
+            order += [batch.index.numpy()] if isinstance(batch, PairBatch) else []
+        rows = np.argsort(np.concatenate(order)) if order else slice(None)
+        return np.concatenate(losses)[rows], np.concatenate(counts)[rows]
 
     def generate(
         self, model: EncoderDecoder, sources: Sequence[Array], search: SearchSettings, **options: Unpack[TargetOptions]
@@ -236,7 +252,8 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             train, tokenizers = self.data.train.target, self.data.tokenizers
             targets = (tokenizers.decode_target(train[n]) for n in range(min(len(train), BASELINE_PAIRS)))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
-        return self.text_baselines(baselines, pairs.references)
+        rows = self.text_baselines(baselines, pairs.references)
+        return {name: row._replace(outcomes=self.by_unit(split, row.outcomes)) for name, row in rows.items()}
 
 
 def _held_out_overflow(data: PairData, max_length: int) -> Overflow:

@@ -413,3 +413,16 @@ def test_near_duplicates_of_held_out_sources_are_named(tmp_path):
     assert f"({path}:" in near
     assert f" ~ {path}:" in near
     assert "cat " not in "".join(notices).lower()
+
+
+def test_held_out_pairs_know_their_document_also_in_other_data(tmp_path):
+    source = PairSource(path=str(write_documents(tmp_path)), **DOCUMENTS, split_group="document")
+    data = source.load_data()
+    for part in data.splits.values():
+        assert part.units == [f"doc{int(text.split()[1]) % 25}" for text in part.sources]
+    other = tmp_path / "other.tsv"
+    other.write_text("source\ttarget\tdocument\n" + "".join(f"new {n}\tneu\td{n // 3}\n" for n in range(9)))
+    units = source.load_split(str(other), "test", tokenizer=data.processor).splits["test"].units
+    assert units == [f"d{n // 3}" for n in range(9)]
+    other.write_text("source\ttarget\nnew\tneu\n")
+    assert source.load_split(str(other), "test", tokenizer=data.processor).splits["test"].units == []

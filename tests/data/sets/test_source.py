@@ -68,7 +68,7 @@ def test_one_conflicting_label_is_reported_with_its_line_and_does_not_change_the
     path = write_csv(tmp_path / "a.csv", table, "cloud,x,y,label")
     detection = detect_kind(path)
     assert (detection.kind, detection.settings["data.label"]) == ("sets", "label")
-    with pytest.raises(BadInput, match=r"a.csv:3: set 'c0' has the label '.*', but '.*' in line 2"):
+    with pytest.raises(BadInput, match=r"a.csv:3: set 'c0' has the label '.*', but '.*' at .*a.csv:2"):
         SetSource(path=str(path)).load_data()
 
 
@@ -197,7 +197,7 @@ def test_numeric_targets_make_a_regression(tmp_path):
     [
         ({"group": "cluod"}, None, "no column 'cluod'; its columns are cloud, x, y, where"),
         ({"group": "cloud", "label": "where", "columns": "x,z"}, None, "no column 'z'; its columns are cloud"),
-        ({"label": "x", "group": "cloud", "columns": ["y"]}, None, r"a.csv:\d+: set 'c0' has the label .* in line 2"),
+        ({"label": "x", "group": "cloud", "columns": ["y"]}, None, r"a.csv:\d+: set 'c0' has the label .* at .*csv:2"),
         ({}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
         ({}, lambda r: [*r[:3], r[1]], "no sets detected .no column groups the rows"),
         (

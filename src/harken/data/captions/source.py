@@ -172,8 +172,7 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
             rows[name] = (*captions, text), "".join(group).strip()
         if skipped.count > len(rows) or not rows:
             raise BadInput(f"{path}: {skipped}; check data.image and data.caption, or fix the file")
-        if skipped.count:
-            listen("notice", text=str(skipped))
+        skipped.report(listen)
         return rows
 
     def _common_size(self) -> int:

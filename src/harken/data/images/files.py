@@ -290,8 +290,7 @@ class ImageReader:
                 skipped(path, line, "the path or the label is empty")
         if skipped.count > len(images) or not images:
             raise BadInput(f"{path}: {skipped}; check data.image and data.label, or fix the file")
-        if skipped.count:
-            self.listen("notice", text=str(skipped))
+        skipped.report(self.listen)
         return ImageCollection(images, labels)
 
 

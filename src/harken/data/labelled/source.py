@@ -298,8 +298,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def split_columns(self) -> tuple[Column, Column]:
         return self.group, self.time
 
-    def without_split(self) -> Self:
-        return self.model_copy(update={"group": None, "time": None})
+    def without_split(self, path: Path) -> Self:
+        names = [] if path.is_dir() else header_names(path, self.encoding)
+        return self.model_copy(update={"group": self.group if self.group in names else None, "time": None})
 
     def split_key(self, example: LabelledRow) -> str:
         return "\t".join(example.texts)

@@ -160,8 +160,7 @@ class MathsSource(DataSource["MathsTokenizers"]):
             return data
         skipped = SkippedRows()
         texts = dict(find_pair_file(path, None, None).pairs(skipped))
-        if skipped.count:
-            listen("notice", text=str(skipped))
+        skipped.report(listen)
         try:
             return replace(data, splits={**data.splits, split: tokenizer.parse_pairs(texts)})
         except BadInput as error:

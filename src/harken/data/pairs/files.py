@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from harken.data.detect import preview
@@ -105,6 +105,19 @@ class PairFile:
         )
 
 
+def read_pairs(
+    files: list[PairFile], skipped: SkippedRows | None = None, max_words: int | None = None
+) -> Iterator[tuple[str, str]]:
+    """The pairs of these files with at most max_words source words."""
+    pairs = chain.from_iterable(file.pairs(skipped) for file in files)
+    return pairs if max_words is None else (pair for pair in pairs if len(pair[0].split()) <= max_words)
+
+
+def locate(files: list[PairFile], sources: Collection[str]) -> dict[str, str]:
+    """The places (path:line) of these sources, in the last file that has them: held-out files follow train."""
+    return {source: place for file in files for source, place in file.locate(sources).items()} if sources else {}
+
+
 def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip, encoding: str | None) -> Iterator[PairRow]:
     end, counts = (0, None), [0, 0]
     files = (iter_lines(path, on_skip, encoding) for path in (source_path, target_path))
@@ -152,6 +165,14 @@ def read_column(files: Iterable[PairFile], setting: str, column: ColumnRef) -> I
                 yield normalize_text(source), cell.strip(), f"{file.path}:{line}"
         except BadInput as error:  # read as the target column, but the user set another one
             raise BadInput(str(error).replace("data.target", setting)) from None
+
+
+def read_units(files: Iterable[PairFile], column: ColumnRef) -> dict[str, str]:
+    """The value of data.split_group of each source (the first, if a source has several)."""
+    units = dict[str, str]()
+    for source, unit, _ in read_column(files, "data.split_group", column) if column is not None else ():
+        units.setdefault(source, unit)
+    return units
 
 
 # --- files of each split ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Splits are by source sentence: all translations of a sentence are in one split, 
 references. A hash of the sentence decides the split, so adding lines moves no other pair.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,18 @@ from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
 
-from .files import PAIRS_PER_BLOCK, PairFile, files_by_split, find_pair_file, pair_blocks, read_column, read_groups
+from .files import (
+    PAIRS_PER_BLOCK,
+    PairFile,
+    files_by_split,
+    find_pair_file,
+    locate,
+    pair_blocks,
+    read_column,
+    read_groups,
+    read_pairs,
+    read_units,
+)
 
 if TYPE_CHECKING:
     from .batch import PairBatches
@@ -46,6 +57,7 @@ class Pairs:
     sources: list[str] = field(default_factory=list)
     references: list[list[str]] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # value of data.group of each source, if set
+    units: list[str] = field(default_factory=list)  # value of data.split_group of each source, if set
     overflow: Overflow = field(default_factory=lambda: Overflow.of((), None))  # truncated sentences
 
     def __len__(self) -> int:
@@ -190,10 +202,10 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         all_files = list(chain.from_iterable(files.values()))
         digest = files_sha256((path for file in all_files for path in file.paths()), self.sha256, name)
         train_files = files.pop("train")
-        from_files = {s: _references_by_source(_read_pairs(f, skipped, self.max_words)) for s, f in files.items()}
+        from_files = {s: _references_by_source(read_pairs(f, skipped, self.max_words)) for s, f in files.items()}
         file_hashes = {split_hash(source) for texts in from_files.values() for source in texts}
         fractions = {split: getattr(self, split) for split in ("valid", "test") if split not in from_files}
-        pairs = _read_pairs(train_files, skipped, self.max_words)
+        pairs = read_pairs(train_files, skipped, self.max_words)
         if (self.fold, *self.split_columns) == (None, None, None):
             drawn, n_pairs, n_excluded = _draw_sources(pairs, fractions, file_hashes)
         else:
@@ -203,7 +215,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         near = NearDuplicates({split: [*texts] for split, texts in held_out.items()})
 
         def train_pairs() -> Iterator[tuple[str, str]]:
-            pairs = _read_pairs(train_files, max_words=self.max_words)
+            pairs = read_pairs(train_files, max_words=self.max_words)
             return islice((pair for pair in pairs if split_hash(pair[0]) not in hashes), self.examples)
 
         empty = BadInput(f"{name}: no training pairs; add pairs, or increase data.max_length")
@@ -220,13 +232,15 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             raise empty
         notes = {"skipped": skipped.facts(), "too_long": n_too_long, "in_held_out": n_excluded}
         groups = read_groups(all_files, self.group, set(chain.from_iterable(held_out.values())))
-        splits = {split: self._encode_held_out(texts, tokenizer, groups) for split, texts in held_out.items()}
+        units = read_units(all_files, self.split_group)
+        splits = {split: self._encode_held_out(texts, tokenizer, groups, units) for split, texts in held_out.items()}
         notify_unread((path for file in all_files for path in file.paths()), self.encoding, listen)
         warnings = (file.column_warning() for file in all_files)
-        dropped = (s for s, _ in _read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
-        places = ", ".join(_locate(train_files, {*islice(dropped, MAX_SHOWN)}).values())
-        notices = self._notices(skipped, n_excluded, places, n_too_long, splits)
-        for text in filter(None, [*warnings, *notices, *near.notices(partial(_locate, all_files))]):
+        dropped = (s for s, _ in read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
+        places = ", ".join(locate(train_files, {*islice(dropped, MAX_SHOWN)}).values())
+        notices = self._notices(n_excluded, places, n_too_long, splits)
+        skipped.report(listen)
+        for text in filter(None, [*warnings, *notices, *near.notices(partial(locate, all_files))]):
             listen("notice", text=text)
         report_overflow(listen, *(part.overflow for part in splits.values()))
         data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
@@ -236,13 +250,16 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         self, path: str, split: str, *, tokenizer: PairTokenizers, stateful: bool = False, listen: Listener = silent
     ) -> PairData:
         skipped, files = SkippedRows(), self._files_at(path, split)
-        texts, groups = _references_by_source(_read_pairs(files, skipped)), dict[str, str]()
+        texts, groups, units = _references_by_source(read_pairs(files, skipped)), dict[str, str](), dict[str, str]()
         with suppress(BadInput):  # the other pairs may lack the group column
             groups = read_groups(files, self.group, texts)
-        pairs = self._encode_held_out(texts, tokenizer, groups)
+        with suppress(BadInput):
+            units = read_units(files, self.split_group)
+        pairs = self._encode_held_out(texts, tokenizer, groups, units)
         notify_unread((path for file in files for path in file.paths()), self.encoding, listen)
-        for text in filter(None, [*(file.column_warning() for file in files), str(skipped) * bool(skipped.count)]):
+        for text in filter(None, (file.column_warning() for file in files)):
             listen("notice", text=text)
+        skipped.report(listen)
         report_overflow(listen, pairs.overflow)
         return self._with_split(split, pairs, [p for f in files for p in f.paths()], tokenizer, listen, listen=listen)
 
@@ -279,12 +296,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         drawn = {s: _references_by_source(p for p in pairs if p[0] in some) for s, some in chosen.items()}
         return drawn, len(pairs), sum(split_hash(source) in excluded for source, _ in pairs)
 
-    def _notices(
-        self, skipped: SkippedRows, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]
-    ) -> Iterator[str]:
+    def _notices(self, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]) -> Iterator[str]:
         """Warnings about the data, one line each; `excluded` names places of training pairs that were dropped."""
-        if skipped.count:
-            yield str(skipped)
         if n_excluded:
             shared = "source" if self.split_group is None else f"source or {self.split_group!r}"
             yield f"training pairs dropped because their {shared} is in a held-out split: {n_excluded:,} ({excluded})"
@@ -342,28 +355,17 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         source, target = (RaggedTokens.from_blocks(side, t) for side, t in zip(sides, tokenizers.sides, strict=True))
         return Pairs(source, target), np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])), n_too_long
 
-    def _encode_held_out(self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str]) -> Pairs:
+    def _encode_held_out(
+        self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str], units: dict[str, str]
+    ) -> Pairs:
         """A held-out split: every source, truncated to max_length."""
         encoded = tokenizers.encode_pairs(texts, [references[0] for references in texts.values()])
         sides = [RaggedTokens.from_blocks([block], t) for block, t in zip(encoded, tokenizers.sides, strict=True)]
         remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
         overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
         source, target = (side.truncate(self.max_length) for side in sides)
-        source_groups = [groups.get(source, "") for source in texts] if groups else []
-        return Pairs(source, target, list(texts), list(texts.values()), source_groups, overflow)
-
-
-def _read_pairs(
-    files: list[PairFile], skipped: SkippedRows | None = None, max_words: int | None = None
-) -> Iterator[Pair]:
-    """The pairs of these files with at most max_words source words."""
-    pairs = chain.from_iterable(file.pairs(skipped) for file in files)
-    return pairs if max_words is None else (pair for pair in pairs if len(pair[0].split()) <= max_words)
-
-
-def _locate(files: list[PairFile], sources: Collection[str]) -> dict[str, str]:
-    """The places (path:line) of these sources, in the last file that has them: held-out files follow train."""
-    return {source: place for file in files for source, place in file.locate(sources).items()} if sources else {}
+        named, dependent = ([x.get(source, "") for source in texts] if x else [] for x in (groups, units))
+        return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow)
 
 
 def _references_by_source(pairs: Iterable[Pair]) -> References:

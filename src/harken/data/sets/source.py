@@ -309,7 +309,7 @@ def read_sets(
             continue
         first_target, first_line = first_rows.setdefault(name, (target, line))
         if first_target != target:
-            conflict = f"set {name!r} has the label {target!r}, but {first_target!r} in line {first_line}"
+            conflict = f"set {name!r} has the label {target!r}, but {first_target!r} at {path}:{first_line}"
             raise BadInput(f"{path}:{line}: {conflict}; a set has one label; check data.group and data.label")
         rows.setdefault(name, []).append([number for number in numbers if number is not None])
     for ref, column in zip(columns, cells_by_column, strict=True):

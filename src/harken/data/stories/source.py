@@ -108,8 +108,7 @@ class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
         for question in questions:
             if not question.answer:
                 skipped(path, int(question.location.rpartition(":")[2]), "the question has no answer")
-        if skipped.count:
-            listen("notice", text=str(skipped))
+        skipped.report(listen)
         if not (answered := [question for question in questions if question.answer]):
             hint = "add lines with a question, a tab and its answer, as in: 3 Where is Joe?<tab>kitchen"
             raise BadInput(f"{path}: no question with an answer; {hint}")

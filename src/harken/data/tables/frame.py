@@ -2,14 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from harken.data.cache import cache_folder
+from harken.data.cache import cache_folder, cache_root
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.files import write_atomic
@@ -19,6 +21,8 @@ from .read import list_cell
 from .text_file import FRAME_SUFFIX
 
 TYPES_FILE = "types.json"  # the types of the columns, next to a saved DataFrame
+TABLES_FOLDER = "tables"  # of the cache, with the saved DataFrames
+FIRST_LINE = 2  # of the rows of a saved DataFrame; line 1 has the names of the columns
 MISSING = ("nan", "NaT", "<NA>")  # how the missing values of numpy and pandas are written
 Table = dict[str, list[str]]  # the cells of each column, by its name
 Value = bool | int | float
@@ -98,6 +102,38 @@ def typed_value(text: str, kind: str) -> Value | str:
         return text
 
 
+def name_rows(text: str) -> str:
+    """A text with the rows of a DataFrame, counted from 0 as in `iloc`, in place of lines of the saved table."""
+
+    def place(match: re.Match[str]) -> str:
+        return f"DataFrame, row {int(match[1]) - FIRST_LINE}" if match[1] else "DataFrame"
+
+    folder = re.escape(str(cache_root() / TABLES_FOLDER))
+    return re.sub(rf"{folder}[/\\][0-9a-f]+[/\\]table\{FRAME_SUFFIX}(?::(\d+))?", place, text)
+
+
+def naming_rows(listen: Listener) -> Listener:
+    """A listener that passes all events on, with the rows of a DataFrame in its notices."""
+
+    def pass_on(event: str, /, **values: object) -> None:
+        if event == "notice":
+            values["text"] = name_rows(str(values["text"]))
+        listen(event, **values)
+
+    return pass_on
+
+
+@contextmanager
+def rows_in_errors() -> Iterator[None]:
+    """Errors for users name the rows of a DataFrame."""
+    try:
+        yield
+    except BadInput as error:
+        if (text := name_rows(str(error))) == str(error):
+            raise
+        raise type(error)(text) from None
+
+
 def save_frame(frame: Frame, needed: Iterable[object] = (), listen: Listener = silent) -> Path:
     """Save a DataFrame in the cache, by its content, so that a run on it can be repeated and resumed.
 
@@ -120,7 +156,7 @@ def save_frame(frame: Frame, needed: Iterable[object] = (), listen: Listener = s
     rows = [[*table], *zip(*table.values(), strict=True)]
     content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
     types_json = json.dumps(types, ensure_ascii=False).encode("utf-8", "replace")
-    path = cache_folder("tables", hashlib.sha256(content + types_json).hexdigest()[:16]) / f"table{FRAME_SUFFIX}"
+    path = cache_folder(TABLES_FOLDER, hashlib.sha256(content + types_json).hexdigest()[:16]) / f"table{FRAME_SUFFIX}"
     write_atomic(path.with_name(TYPES_FILE), types_json)
     write_atomic(path, content)
     return path

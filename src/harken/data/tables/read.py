@@ -48,6 +48,11 @@ class SkippedRows:
         more = ", ..." * (self.count > len(self.first))
         return f"skipped {self.count:,} row{'s' * (self.count != 1)} ({self.what}): {', '.join(self.first)}{more}"
 
+    def report(self, listen: Listener) -> None:
+        """A notice, if rows were skipped."""
+        if self.count:
+            listen("notice", text=str(self), skipped=self.count)
+
     def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
 
@@ -65,8 +70,7 @@ def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, 
         problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows are skipped: {skipped.what}"
         fix = "set data.encoding=cp1252" if NOT_UTF8 in skipped.first[0] else f"check {settings}"
         raise BadInput(f"{path}: {problem} ({skipped.first[0]}); {fix}, or fix the file")
-    if skipped.count:
-        listen("notice", text=str(skipped))
+    skipped.report(listen)
 
 
 def input_error(place: str | Path, problem: str, accepted: str, fix: str) -> BadInput:

@@ -266,8 +266,7 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> dict[int, s
     if isinstance(text_column, str | int):
         skipped = SkippedRows("no text")
         texts = {line: cells[0] for line, cells in iter_columns(path, [("--column", text_column)], skipped)}
-        if skipped.count:
-            listen("notice", text=str(skipped))
+        skipped.report(listen)
     else:
         texts = {n: line for n, line in enumerate(read_utf8(path).splitlines(), 1) if line.strip()}
     if not any(map(str.strip, texts.values())):

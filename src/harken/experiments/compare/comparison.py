@@ -19,7 +19,7 @@ import torch
 
 from harken import recipe as recipes
 from harken import run_folder
-from harken.data.tables.frame import Frame, save_frame
+from harken.data.tables.frame import Frame, rows_in_errors, save_frame
 from harken.errors import BadInput, BadRun, HarkenError, Stopped
 from harken.events import Listener, silent
 from harken.experiments.choose import choose, find_data, run_name
@@ -162,7 +162,7 @@ def compare(
         folder = _choose_folder(plan, wanted, explicit=bool(out), resume=resume, listen=listen)
         if (folder / COMPARISON_FILE).is_file():
             plan = replace(plan, seeds=read_plan(folder).with_seeds(seeds, folder).seeds)
-    with ExitStack() as locks:
+    with rows_in_errors(), ExitStack() as locks:
         if out or (folder / COMPARISON_FILE).is_file():
             locks.enter_context(run_folder.lock_folder(folder))
         else:  # another process may have claimed the name meanwhile
