@@ -149,7 +149,7 @@ def test_errors_about_a_frame_name_its_row_and_not_the_saved_table(tmp_path):
     settings = {**LABELS, "data.decimal": ",", "data.target_type": "number"}
     with pytest.raises(BadInput, match=r"^DataFrame, row 7: '1.2.3' is not a number"):
         harken.train(frame, target="price", out=tmp_path / "run", settings=settings)
-    with pytest.raises(BadInput, match=r"^DataFrame: the target '0,5' has a decimal comma"):
+    with pytest.raises(BadInput, match=r"^DataFrame, row 0: '0,5' has a decimal comma"):
         harken.train(frame, target="price", out=tmp_path / "run", settings={**LABELS, "data.target_type": "number"})
 
 
@@ -160,6 +160,8 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
     assert run.verb == "translate"
     sources = StandInFrame(de=["", ""], en=["the 3 red cats sleep", ""])
     assert run.predict(sources) == [run.translate("the 3 red cats sleep"), None]
+    with pytest.warns(UserWarning, match="columns that did not occur in training and have no influence: author"):
+        run.predict(StandInFrame(en=["the cats"], author=["Ada"]))
     with pytest.raises(BadInput, match="min_probability: only labels have a probability; leave it out"):
         run.predict(sources, min_probability=0.5)
     with pytest.raises(BadInput, match="overflow='windows': only texts with labels are read in windows; leave it out"):

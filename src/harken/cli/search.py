@@ -1,6 +1,6 @@
 """harken search RUN CORPUS QUERY..."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -15,18 +15,29 @@ if TYPE_CHECKING:
     from harken.inference.answers import OverflowMode
 
 
+class CorpusOptions(TypedDict):
+    """How the texts are read and embedded."""
+
+    column: str | None
+    pool: str
+    overflow: "OverflowMode"
+
+
 @click.command()
 @click.argument("run")
 @click.argument("corpus")
 @click.argument("queries", nargs=-1, metavar="[QUERY...]")
 @click.option("-k", type=click.IntRange(1), default=5, help="Number of lines to print.")
+@click.option("--column", metavar="NAME", help="Text column of CORPUS if it is a table, by name or number.")
 @pool_option
 @overflow_option
 @json_option
 def search(
-    run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, json_: bool, overflow: "OverflowMode"
+    run: str, corpus: str, queries: tuple[str, ...], k: int, json_: bool, **options: Unpack[CorpusOptions]
 ) -> None:
-    """Find the lines of the text file CORPUS nearest to QUERY; print the score, line number and text of each.
+    """Find the texts of CORPUS nearest to QUERY; print the score, line number and text of each.
+
+    CORPUS is a file with one text per line, or a table with a column of texts.
 
     With - or piped input, each line of stdin is a query. The search is exact. Embeddings are computed once and cached
     until the file or the run changes.
@@ -35,7 +46,7 @@ def search(
     model = load_run(run, "embed")
     answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:
-        file = model.corpus(corpus, pool=pool, overflow=overflow, listen=listener)
+        file = model.corpus(corpus, **options, listen=listener)
 
         def predict(batch: list[str], _: int) -> list[Answer]:
             return [{"hits": file.search(query, k)} for query in batch]

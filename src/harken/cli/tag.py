@@ -27,10 +27,12 @@ def tag(
     model = load_run(run, "tag", precision)
     inputs.use_encoding(model.recipe.data.file_encoding)
 
-    def predict(batch: list[str], _: int) -> list[Answer]:
-        return [{"spans": spans} for spans in model.tag(batch, min_probability=min_probability)]
-
     with ConsoleListener(to_stderr=True) as listener:
+
+        def predict(batch: list[str], _: int) -> list[Answer]:
+            tagged = model.tag(batch, min_probability=min_probability, listen=listener)
+            return [{"spans": spans} for spans in tagged]
+
         answers = answer_texts(model, inputs.batches(BATCH_SIZE), predict, {"spans": None}, listener)
         if inputs.in_:
             inputs.write((answer for _, answer in answers), ("spans",), json_=json_, listen=listener)

@@ -1,5 +1,6 @@
 """harken translate RUN [TEXT...]"""
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
     refuse_file_names(texts)
     search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     from harken.decode.beam import SearchSettings
+    from harken.inference.answers.rows import notice_unseen
 
     prefix = search.pop("prefix", "")
     SearchSettings.from_options(search)  # validates the options before the model is loaded
@@ -45,7 +47,9 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
             candidates = model.alternatives(sources, index=position, prefix=prefix, listen=listener, **search)
             return [{**best[0], **({"alternatives": best} if "alternatives" in search else {})} for best in candidates]
 
-        answers = answer_texts(model, inputs.batches(BATCH_SIZE, columns), predict, NULL, listener)
+        batches = inputs.batches(BATCH_SIZE, columns)
+        notice_unseen(model, inputs.header, Counter(), listener)
+        answers = answer_texts(model, batches, predict, NULL, listener)
         if inputs.in_:
             keys = ("text", "score", "alternatives")
             inputs.write((answer for _, answer in answers), keys, json_=json_, listen=listener)

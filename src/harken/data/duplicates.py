@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from harken.events import Listener
+
 MAX_SHOWN = 3  # pairs of examples named in a notice
 NOT_WORD = re.compile(r"[\W_]+")
 
@@ -42,11 +44,17 @@ def duplicate_notices(
             yield _near_notice(split, len(examples), near)
 
 
-def trained_on_notice(other: Sequence[str], train: Iterable[str]) -> str:
+def trained_on_notice(other: Sequence[object], train: Iterable[object]) -> str:
     """The notice about other data whose keys occur in the training split; empty if none does."""
     n_known = sum(key in known for key in other) if (known := {*train}) else 0
     reason = "the metrics are higher than on new data"
     return f"{n_known:,} of {len(other):,} examples are also in the training split; {reason}" if n_known else ""
+
+
+def report_trained_on(listen: Listener, path: str, other: Sequence[object], train: Iterable[object]) -> None:
+    """The notice about other data, given by the keys of its examples, if some occur in the training split."""
+    if notice := trained_on_notice(other, train):
+        listen("notice", text=f"{path}: {notice}")
 
 
 def conflict_notice(examples: Iterable[tuple[str, tuple[str, ...], str]]) -> str:

@@ -89,3 +89,8 @@ class DataSource(Settings, Generic[ProcessorT]):
         """The encoding of files that are not UTF-8, if the data is read from files."""
         encoding: str | None = dict(self).get("encoding")
         return encoding
+
+
+def no_baselines(error: BadInput) -> str:
+    """Notice for a run that is evaluated without its training data."""
+    return f"no baselines: they need the training data, which cannot be loaded ({error})"

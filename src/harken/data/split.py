@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import Field
 
-from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab
+from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab, no_baselines
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
 from harken.files import sha256_of
@@ -17,7 +17,7 @@ from harken.suggestions import similar_path
 
 from . import partition
 from .detect import preview
-from .duplicates import Identity, conflict_notice, duplicate_notices
+from .duplicates import Identity, conflict_notice, duplicate_notices, report_trained_on
 from .label_warnings import label_warnings
 from .partition import MAX_HELD_OUT, Fold, Member, Unit, build_units, check_fraction, draw_units, split_hash, split_rank
 from .tables.text_file import notify_unread
@@ -254,6 +254,10 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """The examples as numbers."""
         raise NotImplementedError
 
+    def examples_in(self, part: SplitT) -> Sequence[ExampleT]:
+        """The examples of a split, if it keeps them."""
+        return ()
+
     def overflow(self, part: SplitT) -> Overflow | None:
         """The examples of a split that are truncated."""
         return None
@@ -309,7 +313,11 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         if not (read[split] and len(examples := source.encode_examples(read[split], tokenizer))):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
         report_overflow(listen, *filter(None, [source.overflow(examples)]))
-        return source._with_split(split, examples, files, tokenizer, listen)
+        data: SplitData[ProcessorT, SplitT] = source._with_split(split, examples, files, tokenizer, listen)
+        if data.has_train:
+            parts = data.splits[split], data.train
+            report_trained_on(listen, path, *([*map(self.duplicate_key, self.examples_in(part))] for part in parts))
+        return data
 
     def _only_in_train(self, examples: dict[str, list[ExampleT]]) -> list[ExampleT]:
         """The training examples that do not occur in valid or test, and share no group with them."""
@@ -390,8 +398,3 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
                     f"{self.location(examples[n])}: {problem}; remove it, or reduce data.valid and data.test"
                 )
         return {split: [examples[n] for n in some] for split, some in indices.items()}
-
-
-def no_baselines(error: BadInput) -> str:
-    """Notice for a run that is evaluated without its training data."""
-    return f"no baselines: they need the training data, which cannot be loaded ({error})"

@@ -112,12 +112,7 @@ def standardize_numbers(targets: Iterable[tuple[str, str]], mean: float, std: fl
     return ((numbers - mean) / std).astype(np.float32)[:, None]
 
 
-def unknown_label_error(label: str, labels: Sequence[str], place: str) -> BadInput:
-    """Error for a label that does not occur in the training data."""
-    return unknown_labels_error([(label, place)], labels)
-
-
-def unknown_labels_error(unknown: Sequence[tuple[str, str]], labels: Sequence[str]) -> BadInput:
+def unknown_labels_error(unknown: Sequence[tuple[str, str]], labels: Sequence[str], units: str = "rows") -> BadInput:
     """Error for labels, with the place of each, that do not occur in the training data."""
     (label, first), known = unknown[0], _shorten(labels)
     if len(unknown) == 1:
@@ -125,8 +120,8 @@ def unknown_labels_error(unknown: Sequence[tuple[str, str]], labels: Sequence[st
     else:
         counts = Counter(repr(name) if name else "empty" for name, _ in unknown)
         named = _shorten([f"{name} ({count:,})" for name, count in counts.most_common()])
-        problem = f"{len({place for _, place in unknown}):,} rows have unknown labels: {named}"
-        fix = "remove these rows, correct their labels, or train again with them"
+        problem = f"{len({place for _, place in unknown}):,} {units} have unknown labels: {named}"
+        fix = f"remove these {units}, correct their labels, or train again with them"
     return BadInput(f"{first}: {problem}; known labels are {known}; {fix}.{did_you_mean(label, labels)}")
 
 

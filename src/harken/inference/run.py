@@ -264,11 +264,15 @@ class Run(LoadedModel):
         return predict_rows(self, frame, answer, listen, **options)
 
     @overload
-    def tag(self, text: str, *, min_probability: float = ...) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
+    def tag(  # type: ignore[overload-overlap]
+        self, text: str, *, min_probability: float = ..., listen: Listener = ...
+    ) -> list[TaggedSpan]: ...
     @overload
-    def tag(self, text: Iterable[str], *, min_probability: float = ...) -> list[list[TaggedSpan]]: ...
     def tag(
-        self, text: str | Iterable[str], *, min_probability: float = 0.0
+        self, text: Iterable[str], *, min_probability: float = ..., listen: Listener = ...
+    ) -> list[list[TaggedSpan]]: ...
+    def tag(
+        self, text: str | Iterable[str], *, min_probability: float = 0.0, listen: Listener = warn_of_overflow
     ) -> list[TaggedSpan] | list[list[TaggedSpan]]:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability.
 
@@ -277,7 +281,7 @@ class Run(LoadedModel):
         >>> [span["text"] for span in run.tag("Ada lives in Rome")]
         [...]
         """
-        spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text), min_probability)
+        spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text), min_probability, listen)
         return spans[0] if isinstance(text, str) else spans
 
     def ask(
@@ -344,16 +348,17 @@ class Run(LoadedModel):
         path: str | Path,
         *,
         pool: str = "mean",
+        column: str | None = None,
         overflow: OverflowMode = "truncate",
         listen: Listener = warn_of_overflow,
     ) -> Corpus:
-        """The lines of a text file, embedded for search. overflow: as in embed.
+        """The lines of a text file, or a column of a table, embedded for search. overflow: as in embed.
 
         >>> [hit] = run.corpus("notes.txt").search("a hat", k=1)
         """
         dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
         key = f"{pool} {overflow} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
-        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen)
+        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen, column)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
         """The k words of the embedding table with the highest cosine similarity to a word.

@@ -250,8 +250,15 @@ def test_other_images_are_evaluated_with_the_labels_of_the_run(tmp_path):
     assert data.has_train
     (other / "wasp").mkdir()
     (other / "wasp" / "1.png").write_bytes(encode_png(noise(6, 6)))
-    with pytest.raises(BadInput, match="unknown label 'wasp'; known labels are ant, bee, cat"):
+    (other / "wasp" / "2.png").write_bytes(encode_png(noise(6, 6)))
+    with pytest.raises(BadInput, match=r"2 images have unknown labels: 'wasp' \(2\); known labels are ant, bee, cat"):
         source.load_split(str(other), "test", tokenizer=processor)
+    notices = []
+    source.load_split(
+        str(folder), "test", tokenizer=processor, listen=lambda event, **facts: notices.append(facts["text"])
+    )
+    n_train, n_all = len(data.train), len(source.load_split(str(folder), "test", tokenizer=processor).splits["test"])
+    assert any(f"{n_train} of {n_all} examples are also in the training split" in text for text in notices)
     shutil.rmtree(folder)
     shutil.rmtree(other / "wasp")
     texts = []

@@ -128,3 +128,10 @@ def test_lines_before_the_table_are_not_read_as_points(tmp_path):
         read_vectors(tmp_path / "a.csv", silent)
     (tmp_path / "a.csv").write_text("sep=;\nx;y\n1;2\n3;4\n")
     assert read_vectors(tmp_path / "a.csv", silent).x.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("content", ['x,y,name\n1,2,a\n3,4,"b\n5,6,c\n', 'x,name,y\n1,a,2\n3,"b,4\n5,c,6\n'])
+def test_an_unclosed_quote_swallows_no_point(tmp_path, content):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(BadInput, match=r"a.csv:3: a quote is not closed; fix the row"):
+        read_vectors(tmp_path / "a.csv", silent)

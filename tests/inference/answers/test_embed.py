@@ -178,7 +178,7 @@ def test_a_failure_leaves_nothing_in_the_cache(char, notes, monkeypatch):
 def test_a_file_that_cannot_be_searched_is_refused_by_its_name(char, tmp_path):
     (tmp_path / "empty.txt").write_text(" \n\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    for name, message in (("empty", "white space"), ("latin", "UTF-8"), ("none", "cannot be read")):
+    for name, message in (("empty", "white space"), ("latin", "UTF-8"), ("none", "no such file")):
         with pytest.raises(BadInput, match=rf"{name}\.txt.*{message}"):
             char.corpus(tmp_path / f"{name}.txt")
 
@@ -237,3 +237,27 @@ def test_a_layer_out_of_range_is_refused(folders, char):
         harken.load(folders["lstm"]).embed("Tom", layer=0)
     with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
         char.embed("Tom", layers=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("a.csv", 'id;text\n1;Tom had a hat\n2;"The cat; it ran"\n', {2: "Tom had a hat", 3: "The cat; it ran"}),
+        ("a.jsonl", '{"text": "Tom had a hat"}\n{"text": ""}\n{"text": "A dog"}\n', {1: "Tom had a hat", 3: "A dog"}),
+        ("mac.txt", "Tom had a hat\rThe cat ran\rA dog\r", {1: "Tom had a hat", 2: "The cat ran", 3: "A dog"}),
+        ("marks.txt", "Tom had\u2028a hat\nA\x0cdog\n", {1: "Tom had\u2028a hat", 2: "A\x0cdog"}),
+    ],
+)
+def test_a_corpus_is_read_as_other_files_of_texts_are(char, tmp_path, name, content, lines):
+    for encoding in ("utf-8", "utf-16"):
+        path = tmp_path / f"{encoding}-{name}"
+        path.write_bytes(content.encode(encoding))
+        assert dict(char.corpus(path).lines) == lines
+
+
+def test_a_column_of_a_corpus_is_named_if_several_hold_texts(char, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("Tom had a hat today,The cat ran far away\nThe dog sat down,A hat was red again\n")
+    with pytest.raises(BadInput, match=r"a table with the columns 1, 2; name that of the texts: --column 1"):
+        char.corpus(path)
+    assert [text for _, text in char.corpus(path, column="2").lines] == ["The cat ran far away", "A hat was red again"]

@@ -25,7 +25,7 @@ from harken.data.targets import (
     missing_targets,
     normalize_numbers,
     parse_number,
-    unknown_label_error,
+    unknown_labels_error,
 )
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
@@ -87,8 +87,10 @@ class GraphProcessor(SavedProcessor):
             values = [(number - self.mean) / self.std for number in numbers]
             return np.array(values, np.float32)[:, None]
         label_ids = {label: n for n, label in enumerate(self.labels)} | {"": -100}
-        if unknown := next((label for label in labels if label not in label_ids), None):
-            raise unknown_label_error(unknown, self.labels, tables.location)
+        names = tables.graph_names if self.target_level == "graph" else tables.node_names
+        if unknown := [(label, name) for label, name in zip(labels, names, strict=True) if label not in label_ids]:
+            places = [(label, f"{tables.location}: {self.target_level} {name!r}") for label, name in unknown]
+            raise unknown_labels_error(places, self.labels, f"{self.target_level}s")
         return np.array([label_ids[label] for label in labels], np.int64)
 
 

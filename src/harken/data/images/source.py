@@ -6,6 +6,7 @@ the random draws (shift, erased box, ...) as numbers; the augmentation itself ru
 row, so parts of a batch equal the batch.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from harken.data import split as splitting
 from harken.data.batch import Batch
-from harken.data.duplicates import duplicate_notices
+from harken.data.duplicates import duplicate_notices, report_trained_on
 from harken.data.label_warnings import label_warnings
 from harken.data.labelled.batch import evenly_spaced
 from harken.data.partition import MAX_HELD_OUT, SPLIT_FILE_NAMES, Member, check_fraction, split_rank
@@ -27,7 +28,7 @@ from harken.data.processor import LabelList, SavedProcessor
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
 from harken.data.split import FileSource, SplitData
-from harken.data.targets import unknown_label_error
+from harken.data.targets import unknown_labels_error
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import ImageShape
@@ -76,9 +77,9 @@ class ImageProcessor(SavedProcessor):
 
     def label_ids(self, images: "ImageCollection") -> Array:
         ids = {label: n for n, label in enumerate(self.labels)}
-        for location, label in zip(images.locations, images.labels, strict=True):
-            if label not in ids:
-                raise unknown_label_error(label, self.labels, location)
+        places = zip(images.labels, images.locations, strict=True)
+        if unknown := [(label, location) for label, location in places if label not in ids]:
+            raise unknown_labels_error(unknown, self.labels, "images")
         return np.array([ids[label] for label in images.labels], np.int64)
 
 
@@ -95,6 +96,10 @@ class ImageSplit:
 
     def facts(self) -> dict[str, int]:
         return {"images": len(self)}
+
+    def pixel_keys(self) -> list[str]:
+        """A key of each image, equal for equal pixels."""
+        return [hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest() for x in self.pixels.numpy()]
 
     def subset(self, count: int) -> "ImageSplit":
         """At most `count` images, evenly spaced: they may be sorted by label."""
@@ -175,7 +180,10 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
         )
         images = reader.read(Path(path))
         part = _encode(resize(images, tokenizer.image_size, listen, self.background), tokenizer)
-        return self._with_split(split, part, images.files(), tokenizer, listen)
+        data: ImageData = self._with_split(split, part, images.files(), tokenizer, listen)
+        if data.has_train:
+            report_trained_on(listen, path, data.splits[split].pixel_keys(), data.train.pixel_keys())
+        return data
 
     def _read(self, white: int, listen: Listener) -> dict[str, ImageCollection]:
         """The splits that have files; always includes train."""

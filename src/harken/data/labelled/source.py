@@ -18,13 +18,13 @@ from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
-from harken.data.duplicates import near_duplicate_key, trained_on_notice
+from harken.data.duplicates import near_duplicate_key
 from harken.data.label_warnings import numbers_notice, separator_notice
 from harken.data.pairs.files import normalize_text
 from harken.data.partition import MAX_HELD_OUT, check_fraction, draw_stratified, split_hash
 from harken.data.processor import PositiveFloat
 from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
-from harken.data.split import Column, SplitData
+from harken.data.split import Column
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.frame import frame_column_type
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
@@ -43,7 +43,7 @@ from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.data.tokenizers.tokenizer import window_starts
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener, Overflow, silent
+from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
@@ -283,14 +283,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         )
         return tuple(dict.fromkeys(label for part in parts if (label := part.strip())))
 
-    def load_split(
-        self, path: str, split: str, *, tokenizer: TextLabelProcessor, stateful: bool = False, listen: Listener = silent
-    ) -> SplitData[TextLabelProcessor, LabelledTexts]:
-        data = super().load_split(path, split, tokenizer=tokenizer, listen=listen)
-        other, train = ([*map(self.duplicate_key, part.rows)] for part in (data.splits[split], data.train))
-        if data.has_train and (notice := trained_on_notice(other, train)):
-            listen("notice", text=f"{path}: {notice}")
-        return data
+    def examples_in(self, part: LabelledTexts) -> list[LabelledRow]:
+        return part.rows
 
     # --- targets ------------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from pydantic import Field
 from harken.data.batch import IGNORE
 from harken.data.detect.kinds import detect_kind
 from harken.data.duplicates import near_duplicate_key
-from harken.data.targets import unknown_label_error
+from harken.data.targets import unknown_labels_error
 from harken.data.text.encode import Span, read_blocks
 from harken.data.tokenizers.tokenizer import WordPieces, word_windows
 from harken.errors import BadInput
-from harken.events import Listener
+from harken.events import Listener, Overflow
 
 from .batch import EncodedTexts, evenly_spaced
 from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_windows
@@ -114,6 +114,7 @@ class TaggedSentences:
     sentences: list[Sentence]
     sentence_index: list[int]  # of each text
     used_words: list[slice]  # of each text: those whose tags are used; every word of a sentence once
+    overflow: Overflow  # the words that are truncated
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -123,7 +124,7 @@ class TaggedSentences:
         indices = evenly_spaced(len(self.sentences), count)
         windows, sentence_index = select_windows(self.sentence_index, indices)
         sentences, used_words = [self.sentences[n] for n in indices], [self.used_words[n] for n in windows]
-        return TaggedSentences(self.texts.select(windows), sentences, sentence_index, used_words)
+        return TaggedSentences(self.texts.select(windows), sentences, sentence_index, used_words, self.overflow)
 
     def facts(self) -> dict[str, int]:
         return {"sentences": len(self.sentences), "words": sum(len(s.words) for s in self.sentences)}
@@ -167,6 +168,12 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
             for s in examples
         ]
 
+    def overflow(self, part: TaggedSentences) -> Overflow:
+        return part.overflow
+
+    def examples_in(self, part: TaggedSentences) -> list[Sentence]:
+        return part.sentences
+
     def texts(self, examples: Iterable[Sentence]) -> Iterator[str]:
         return (" ".join(sentence.words) for sentence in examples)
 
@@ -193,14 +200,16 @@ def encode_sentences(
     """
     pieces, label_ids = WordPieces(processor.tokenizer), {label: n for n, label in enumerate(processor.labels)}
     rows, sentence_index, used_words, n_start = [], [], list[slice](), len(processor.start_ids)
+    if unknown := [(tag, s) for s in sentences for tag in s.tags if tag not in label_ids]:
+        places = [(tag, f"{s.location}: {' '.join(s.words)[:40]!r}") for tag, s in unknown]
+        raise unknown_labels_error(places, processor.labels, "sentences")
+    word_lengths = list[int]()
     for n, sentence in enumerate(sentences):
-        if unknown := next((tag for tag in sentence.tags if tag not in label_ids), None):
-            place = f"{sentence.location}: {' '.join(sentence.words)[:40]!r}"
-            raise unknown_label_error(unknown, processor.labels, place)
         ids, lengths, offsets = pieces((word, k > 0) for k, word in enumerate(sentence.words))
         starts, room = np.cumsum(lengths) - lengths, max_length - n_start - 1
         targets = np.full(len(ids), IGNORE)
         targets[starts + offsets] = [label_ids[tag] for tag in sentence.tags]
+        word_lengths += lengths.tolist()
         windows = list(word_windows(lengths, room, room // 2 if overlapping else 0))
         used_words += _central_words(windows)
         for i, j in windows:
@@ -208,7 +217,9 @@ def encode_sentences(
             tokens, window_targets = [*processor.start_ids, *ids[window]], targets[window].tolist()
             rows.append((tokens, [IGNORE] * n_start + window_targets, max_length))
             sentence_index.append(n)
-    return TaggedSentences(concat_texts(rows, processor.end_id), list(sentences), sentence_index, used_words)
+    overflow = Overflow.of(word_lengths, max_length - n_start - 1, inputs="words", remedy="increase data.max_length")
+    texts = concat_texts(rows, processor.end_id)
+    return TaggedSentences(texts, list(sentences), sentence_index, used_words, overflow)
 
 
 def _central_words(windows: Sequence[tuple[int, int]]) -> list[slice]:

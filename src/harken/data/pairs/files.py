@@ -10,6 +10,7 @@ from pathlib import Path
 from harken.data.detect import preview
 from harken.data.detect.detection import Detection
 from harken.data.detect.kinds import detect_kind
+from harken.data.sets.columns import header_names
 from harken.data.split import group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import LIST_SEPARATOR, OnSkip, SkippedRows, check_skipped
@@ -22,6 +23,7 @@ from .trees import leaves, linearize, parse_trees
 
 MAX_GROUPS = 100  # distinct values of data.group; with more, each group has too few pairs
 PAIRS_PER_BLOCK = 4096  # pairs tokenized at once
+References = dict[str, list[str]]  # of each source
 PairRow = tuple[int, str, str]  # line number, source, target
 
 
@@ -79,6 +81,10 @@ class PairFile:
             if (text := normalize_text(source)) in sources and target.strip():
                 places.setdefault(text, f"{self.path}:{line}")
         return places
+
+    def columns(self) -> list[str]:
+        """The names of the columns of a table."""
+        return [] if self.target_path or self.path.suffix.lower() == ".mrg" else header_names(self.path, self.encoding)
 
     def paths(self) -> list[Path]:
         return [self.path, self.target_path] if self.target_path else [self.path]
@@ -173,6 +179,14 @@ def read_units(files: Iterable[PairFile], column: ColumnRef) -> dict[str, str]:
     for source, unit, _ in read_column(files, "data.split_group", column) if column is not None else ():
         units.setdefault(source, unit)
     return units
+
+
+def references_by_source(pairs: Iterable[tuple[str, str]]) -> References:
+    """The distinct references of each source."""
+    references: dict[str, dict[str, None]] = {}
+    for source, target in pairs:
+        references.setdefault(source, {})[target] = None
+    return {source: list(targets) for source, targets in references.items()}
 
 
 # --- files of each split ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from harken.data.duplicates import MAX_SHOWN, NearDuplicates
+from harken.data.duplicates import MAX_SHOWN, NearDuplicates, report_trained_on
 from harken.data.partition import MAX_HELD_OUT, Member, split_hash, split_rank
 from harken.data.source import Processor
 from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
@@ -30,6 +30,7 @@ from harken.events import Listener, Overflow, report_overflow, silent
 from .files import (
     PAIRS_PER_BLOCK,
     PairFile,
+    References,
     files_by_split,
     find_pair_file,
     locate,
@@ -38,6 +39,7 @@ from .files import (
     read_groups,
     read_pairs,
     read_units,
+    references_by_source,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
 TokenizerKind = Literal["char", "word", "bpe", "wordpiece", "symbol"]
 Pair = tuple[str, str]  # source, target
-References = dict[str, list[str]]  # of each source
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +203,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         all_files = list(chain.from_iterable(files.values()))
         digest = files_sha256((path for file in all_files for path in file.paths()), self.sha256, name)
         train_files = files.pop("train")
-        from_files = {s: _references_by_source(read_pairs(f, skipped, self.max_words)) for s, f in files.items()}
+        from_files = {s: references_by_source(read_pairs(f, skipped, self.max_words)) for s, f in files.items()}
         file_hashes = {split_hash(source) for texts in from_files.values() for source in texts}
         fractions = {split: getattr(self, split) for split in ("valid", "test") if split not in from_files}
         pairs = read_pairs(train_files, skipped, self.max_words)
@@ -222,25 +223,28 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         if next(train_pairs(), None) is None:
             raise empty
         if not isinstance(tokenizer, PairTokenizers):
-            blocks, shared = (lambda: pair_blocks(train_pairs())), self.shared_vocab
             known = tokenizer if isinstance(tokenizer, Tokenizer) else None  # of the encoder, from another run
-            options: Any = {"shared_vocab": shared, "listen": listen, "source": known}
-            tokenizer = PairTokenizers.train(blocks, self._kinds, self.vocab_size, **options)
+            options: Any = {"shared_vocab": self.shared_vocab, "listen": listen, "source": known}
+            tokenizer = PairTokenizers.train(
+                lambda: pair_blocks(train_pairs()), self._kinds, self.vocab_size, **options
+            )
         watched = (pair for pair in train_pairs() if near.see(pair[0]))
         train, train_hashes, n_too_long = self._encode_train(watched, tokenizer, n_pairs, listen)
         if not len(train):
             raise empty
         notes = {"skipped": skipped.facts(), "too_long": n_too_long, "in_held_out": n_excluded}
+        notes |= {"columns": columns} if (columns := train_files[0].columns()) else {}
         groups = read_groups(all_files, self.group, set(chain.from_iterable(held_out.values())))
         units = read_units(all_files, self.split_group)
         splits = {split: self._encode_held_out(texts, tokenizer, groups, units) for split, texts in held_out.items()}
         notify_unread((path for file in all_files for path in file.paths()), self.encoding, listen)
-        warnings = (file.column_warning() for file in all_files)
         dropped = (s for s, _ in read_pairs(train_files) if split_hash(s) in file_hashes) if n_excluded else iter(())
         places = ", ".join(locate(train_files, {*islice(dropped, MAX_SHOWN)}).values())
         notices = self._notices(n_excluded, places, n_too_long, splits)
         skipped.report(listen)
-        for text in filter(None, [*warnings, *notices, *near.notices(partial(locate, all_files))]):
+        for text in filter(
+            None, [*(file.column_warning() for file in all_files), *notices, *near.notices(partial(locate, all_files))]
+        ):
             listen("notice", text=text)
         report_overflow(listen, *(part.overflow for part in splits.values()))
         data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
@@ -250,7 +254,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         self, path: str, split: str, *, tokenizer: PairTokenizers, stateful: bool = False, listen: Listener = silent
     ) -> PairData:
         skipped, files = SkippedRows(), self._files_at(path, split)
-        texts, groups, units = _references_by_source(read_pairs(files, skipped)), dict[str, str](), dict[str, str]()
+        texts, groups, units = references_by_source(read_pairs(files, skipped)), dict[str, str](), dict[str, str]()
         with suppress(BadInput):  # the other pairs may lack the group column
             groups = read_groups(files, self.group, texts)
         with suppress(BadInput):
@@ -261,7 +265,10 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             listen("notice", text=text)
         skipped.report(listen)
         report_overflow(listen, pairs.overflow)
-        return self._with_split(split, pairs, [p for f in files for p in f.paths()], tokenizer, listen, listen=listen)
+        paths = [p for f in files for p in f.paths()]
+        data: PairData = self._with_split(split, pairs, paths, tokenizer, listen, listen=listen)
+        report_trained_on(listen, path, [*map(split_hash, pairs.sources)], data.train_hashes.tolist())
+        return data
 
     @property
     def split_columns(self) -> tuple[Column, Column]:
@@ -293,7 +300,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             split: {names[n] for unit in units for n in unit.members}
             for split, units in self.draw_held_out(members, files, "sources").items()
         }
-        drawn = {s: _references_by_source(p for p in pairs if p[0] in some) for s, some in chosen.items()}
+        drawn = {s: references_by_source(p for p in pairs if p[0] in some) for s, some in chosen.items()}
         return drawn, len(pairs), sum(split_hash(source) in excluded for source, _ in pairs)
 
     def _notices(self, n_excluded: int, excluded: str, n_long: int, splits: dict[str, Pairs]) -> Iterator[str]:
@@ -368,14 +375,6 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow)
 
 
-def _references_by_source(pairs: Iterable[Pair]) -> References:
-    """The distinct references of each source."""
-    references: dict[str, dict[str, None]] = {}
-    for source, target in pairs:
-        references.setdefault(source, {})[target] = None
-    return {source: list(targets) for source, targets in references.items()}
-
-
 def _draw_sources(
     pairs: Iterable[Pair], fractions: dict[str, float], excluded: set[int]
 ) -> tuple[dict[str, References], int, int]:
@@ -396,5 +395,5 @@ def _draw_sources(
                     drawn[split] = dict(sorted(drawn[split].items())[:MAX_HELD_OUT])
                     bounds[split] = max(drawn[split]) + 1
     lowest = {split: sorted(by_rank.items())[:MAX_HELD_OUT] for split, by_rank in drawn.items()}
-    texts = {split: _references_by_source(p for _, pairs in ranked for p in pairs) for split, ranked in lowest.items()}
+    texts = {split: references_by_source(p for _, pairs in ranked for p in pairs) for split, ranked in lowest.items()}
     return texts, n_pairs, n_excluded

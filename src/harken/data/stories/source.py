@@ -125,6 +125,9 @@ class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
             return example.location
         return "\n".join((*example.lines, example.question))
 
+    def examples_in(self, part: Stories) -> list[BabiQuestion]:
+        return part.questions
+
     def _draw_splits(self, by_split: dict[str, list[BabiQuestion]]) -> dict[str, list[BabiQuestion]]:
         """Held-out splits end with a complete story."""
         drawn = super()._draw_splits(by_split)

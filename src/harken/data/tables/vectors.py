@@ -1,8 +1,6 @@
 """Vectors from a file: a NumPy array, or a table of numbers with one row per point. Nothing in it can run code."""
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ from harken.events import Listener
 from harken.suggestions import similar_path
 
 from .numbers import Decimal, format_problem, is_missing, is_number, parse_number
-from .read import parse_rows
+from .read import parse_quoted
 from .untrusted import Array, check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -117,12 +115,13 @@ def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The column names, and each row that is not empty with its line number."""
     table = dialect.reading_table(preview.preview_text(preview.read_head(path)))
     delimiter, skip = (table.delimiter, table.skip) if table else (",", 0)
-    text = preview.read_utf8(path).split("\n", skip)[-1]
-    try:
-        numbered = parse_rows(StringIO(text, newline=""), delimiter)
-        rows = [(skip + line, cells) for line, cells in numbered if any(map(str.strip, cells))]
-    except csv.Error as error:
-        raise BadInput(f"{path}: not a valid table ({error}); fix it, or write the vectors with numpy.save") from None
+    lines = enumerate(preview.read_utf8(path).split("\n"), 1)
+
+    def stop(line: int, reason: str) -> None:
+        raise BadInput(f"{path}:{line}: {reason}; fix the row, or write the vectors with numpy.save")
+
+    numbered = parse_quoted(((n, line.rstrip("\r")) for n, line in lines if n > skip), delimiter, stop)
+    rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     width = len(rows[0][1]) if rows else 0
     for line, cells in rows:
         if len(cells) != width:

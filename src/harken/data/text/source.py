@@ -16,8 +16,8 @@ from pydantic import Field, field_validator
 from harken.data.cache import cache_folder
 from harken.data.detect.kinds import detect_kind
 from harken.data.partition import SPLIT_FILE_NAMES
-from harken.data.source import DataSource, Encoding
-from harken.data.split import SplitData, files_sha256, group_by_split, list_files, no_baselines
+from harken.data.source import DataSource, Encoding, no_baselines
+from harken.data.split import SplitData, files_sha256, group_by_split, list_files
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer
 from harken.errors import BadInput, BadSetting

@@ -19,11 +19,8 @@ from harken import run_folder
 from harken.analysis.clusters import Clusters, Start, check
 from harken.analysis.n_clusters import MAX_SAMPLE, elbow, evaluate_ks
 from harken.analysis.principal_components import PrincipalComponents, pca
-from harken.data.detect.kinds import detect_kind
-from harken.data.detect.preview import read_utf8
-from harken.data.tables.columns import iter_columns
 from harken.data.tables.numbers import Decimal
-from harken.data.tables.read import SkippedRows
+from harken.data.tables.texts import read_texts
 from harken.data.tables.vectors import read_vectors, to_floats
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -32,7 +29,7 @@ from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
 from harken.inference.answers import OverflowMode, check_texts, to_list
 from harken.inference.run import Run, load
-from harken.suggestions import reject_unknown_options, similar_path
+from harken.suggestions import reject_unknown_options
 
 from .page import cluster_charts, cluster_page, cluster_verdict
 from .records import ClusterDescription, ClusterExample, ClusterFacts
@@ -220,7 +217,7 @@ def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listene
         Path(what), listen, [name.strip() for name in columns.split(",") if name], options["decimal"]
     )
     if texts is not None:
-        names = list(_read_texts(Path(texts), options["column"], listen).values())
+        names = list(read_texts(Path(texts), listen, options["column"]).values())
         if len(names) != len(x):
             raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(x):,} vectors; both must agree")
     return Points(x, names, str(what))
@@ -232,7 +229,7 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
     if texts is None:
         raise BadInput(f"{run.path}: name the texts to cluster: harken cluster {run.path} my.txt")
     if isinstance(texts, str | Path):
-        by_line, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
+        by_line, origin = read_texts(Path(texts), listen, options["column"]), f"{texts} by {run.path}"
         lines, names = zip(*((line, text) for line, text in by_line.items() if text.strip()), strict=True)
         if n_empty := len(by_line) - len(names):
             without = f"{n_empty:,} row{'s have' if n_empty > 1 else ' has'} no text and no cluster"
@@ -254,24 +251,6 @@ def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen:
         vectors.append(embedded)
         listen("answer", done=start + len(chunk), total=len(texts))
     return np.concatenate(vectors)
-
-
-def _read_texts(path: Path, column: str | None, listen: Listener) -> dict[int, str]:
-    """The texts of a table by line, from the given or the detected column; or the lines of a file."""
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file; name a file of texts{similar_path(path)}")
-    detection = None if column else detect_kind(path)
-    is_table = detection is not None and detection.kind == "table"
-    text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
-    if isinstance(text_column, str | int):
-        skipped = SkippedRows("no text")
-        texts = {line: cells[0] for line, cells in iter_columns(path, [("--column", text_column)], skipped)}
-        skipped.report(listen)
-    else:
-        texts = {n: line for n, line in enumerate(read_utf8(path).splitlines(), 1) if line.strip()}
-    if not any(map(str.strip, texts.values())):
-        raise BadInput(f"{path}: there is no text; expected one text per line, or a column of texts")
-    return texts
 
 
 # --- description of the clusters --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torch import Tensor
 from harken.core import watching
 from harken.data.cache import cache_folder
 from harken.data.detect.preview import decode_utf8
+from harken.data.tables.texts import read_texts
 from harken.data.tokenizers.tokenizer import Tokenizer, window_starts
 from harken.errors import BadInput
 from harken.events import Listener, Overflow, OverflowSum, report_overflow, warn_of_overflow
@@ -189,27 +190,33 @@ def nearest_words(table: Tensor, tokenizer: Tokenizer, word: str, k: int) -> lis
     return [{"word": w, "similarity": c} for w, c in zip(words, best.values.tolist(), strict=True)]
 
 
-# --- the lines of a file ----------------------------------------------------------------------------------------------
+# --- the texts of a file ----------------------------------------------------------------------------------------------
+
+
+def _piped_texts(path: Path) -> dict[int, str]:
+    """The lines of a pipe, which can be read only once."""
+    return dict(enumerate(decode_utf8(path.read_bytes(), path).split("\n"), 1))
 
 
 class Corpus:
-    """The lines of a text file and their embeddings, which are cached on disk.
+    """The texts of a file, the lines or the column of a table, and their embeddings, which are cached on disk.
 
     `key` identifies everything besides the file that determines a vector: weights, tokenizer, pooling. A second file
     of the cache counts the truncated lines.
     """
 
-    def __init__(self, path: Path, embed: Callable[..., Vectors], key: str, listen: Listener) -> None:
+    def __init__(
+        self, path: Path, embed: Callable[..., Vectors], key: str, listen: Listener, column: str | None = None
+    ) -> None:
         self.embed, self.listen = embed, listen
         try:
-            raw = path.read_bytes()  # read once: the path may be a pipe
+            texts = _piped_texts(path) if path.is_fifo() else read_texts(path, listen, column)
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None
-        text, checksum = decode_utf8(raw, path), hashlib.sha256(raw).hexdigest()
-        self.lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+        self.lines = [(n, line.strip()) for n, line in texts.items() if line.strip()]
         if not self.lines:
             raise BadInput(f"{path}: contains only white space; give a file with one text per line")
-        digest = hashlib.sha256(f"{key} {checksum}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{key} {json.dumps(self.lines)}".encode()).hexdigest()
         self.cache_file = cache_folder("vectors") / f"{digest}.npy"
         if not self._is_complete():
             lengths = OverflowSum(listen)

@@ -1,11 +1,13 @@
 """Tagged spans of plain texts, with a run trained on tags."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import TypedDict, cast
 
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, WORD, Sentence, encode_sentences, extract_entities
+from harken.events import Listener, report_overflow, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.tag import predict_tags
@@ -24,7 +26,9 @@ class TaggedSpan(TypedDict):
     probability: float
 
 
-def tag_texts(run: LoadedModel, texts: Sequence[str], min_probability: float = 0.0) -> list[list[TaggedSpan]]:
+def tag_texts(
+    run: LoadedModel, texts: Sequence[str], min_probability: float = 0.0, listen: Listener = silent
+) -> list[list[TaggedSpan]]:
     """The spans of each text: entities for IOB tags, otherwise one span per word; `unknown` below the probability.
 
     A long text is read in overlapping windows; a word has the tag of the window in which it is most central.
@@ -36,7 +40,9 @@ def tag_texts(run: LoadedModel, texts: Sequence[str], min_probability: float = 0
     offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
     words = [[text[a:b] for a, b in positions] for text, positions in zip(texts, offsets, strict=True)]
     sentences = [Sentence(row, [processor.labels[0]] * len(row)) for row in words]
-    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length, overlapping=True)
+    max_length = run.recipe.data.max_length
+    encoded = encode_sentences(sentences, processor, max_length, overlapping=True)
+    report_overflow(listen, replace(encoded.overflow, remedy=f"the run reads data.max_length={max_length} tokens"))
     tags, probabilities, _ = predict_tags(cast(ModelWithHead, run.model), encoded, processor.labels)
     spans: list[list[TaggedSpan]] = [[] for _ in texts]
     for tagged, text, positions, row, p in zip(spans, texts, offsets, tags, probabilities, strict=True):
