@@ -35,9 +35,8 @@ def infer_target_type(values: Iterable[str]) -> Literal["label", "number"]:
 def normalize_numbers(targets: Sequence[tuple[str, str]], decimal: Decimal, location: str) -> list[str]:
     """The targets, given with their places; numbers get a decimal point. Raises if their format is another one."""
     original, is_workbook = [text for text, _ in targets], location.lower().endswith(EXCEL_SUFFIXES)
-    if is_workbook and decimal == ",":  # of the texts; the cells that hold numbers are converted with a point
-        targets = [(table_numbers.with_comma(text), place) for text, place in targets]
-    texts = [text for text, _ in targets]
+    texts = table_numbers.workbook_numbers(original, decimal, location)
+    targets = [(text, place) for text, (_, place) in zip(texts, targets, strict=True)]
     if problem := table_numbers.format_problem(texts, decimal):
         if is_workbook and not table_numbers.format_problem(map(table_numbers.with_comma, texts), ","):
             problem += ", or set data.decimal=, (it applies to the cells that hold text)" * (

@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from harken.data.graphs.files import read_graph
 from harken.data.labelled.source import TableSource
+from harken.data.sets.source import read_sets
 from harken.data.tables.columns import iter_columns
 from harken.data.tables.text_file import text_file
 from harken.errors import BadInput
@@ -156,3 +158,20 @@ def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("harken.data.tables.text_file.MAX_UNPACKED", 1 << 10)
     with pytest.raises(BadInput, match="a larger workbook"):
         text_file(save(tmp_path / "a.xlsx", ["text"], ["one"]))
+
+
+def test_number_cells_of_a_workbook_are_features_with_a_decimal_comma_too(tmp_path):
+    pytest.importorskip("openpyxl")
+    sheet = [["cloud", "x", "y", "label"]]
+    sheet += [[f"c{n}", n + k / 4, f"{k},25", ("low", "high")[n % 2]] for n in range(12) for k in range(3)]
+    book = openpyxl.Workbook()
+    for row in sheet:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    examples = read_sets(tmp_path / "a.xlsx", "cloud", "label", ["x", "y"], silent, decimal=",")
+    assert [e.rows.tolist() for e in examples] == [[[n + k / 4, k + 0.25] for k in range(3)] for n in range(12)]
+    edges = openpyxl.Workbook()
+    for edge in [["source", "target", "weight"], ["a", "b", 0.5], ["b", "c", "1,5"]]:
+        edges.active.append(edge)
+    edges.save(tmp_path / "edges.xlsx")
+    assert read_graph(tmp_path / "edges.xlsx", {"decimal": ",", "weight": "weight"}).weight.tolist() == [0.5, 1.5]

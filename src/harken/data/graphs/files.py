@@ -19,7 +19,7 @@ import numpy.typing as npt
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
 from harken.data.partition import SPLIT_OF_NAME
-from harken.data.tables.numbers import format_problem, is_missing, parse_number
+from harken.data.tables.numbers import format_problem, is_missing, parse_number, workbook_numbers
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
@@ -193,9 +193,10 @@ def _read_features(
 def _parse_column(table: Columns, name: str, columns: ColumnNames, location: str) -> tuple[Floats | None, str]:
     """The numbers of a column, 0 for missing ones; or None and the first cell that is not a number."""
     decimal = columns.get("decimal", ".")
-    if problem := format_problem(table[name], decimal):
+    cells = workbook_numbers(table[name], decimal, location.removesuffix(", edges").removesuffix(", nodes"))
+    if problem := format_problem(cells, decimal):
         raise BadInput(f"{location}: column {name!r}: {problem}")
-    numbers = [0.0 if is_missing(cell) else parse_number(cell, decimal) for cell in table[name]]
+    numbers = [0.0 if is_missing(cell) else parse_number(cell, decimal) for cell in cells]
     values = np.array([MAX_FLOAT32 if number is None else number for number in numbers])
     unread = np.flatnonzero(abs(values) >= MAX_FLOAT32)
     return (None, table[name][unread[0]][:40]) if len(unread) else (values, "")

@@ -140,13 +140,13 @@ class LabelledTextData(ExampleData):
     """Loaded texts by split."""
 
     def with_windows(self, split: str) -> Self:
-        """The data with a split of whole texts and their windows."""
+        """The data with a split of full texts and their windows."""
         part: LabelledTexts = self.splits[split]
         texts, limit, targets = [row.texts for row in part.rows], self.settings.max_length, part.texts.targets
         windows = self.processor.encode_texts(texts, limit, windows=True)
         each = self.processor.encode_texts(texts, max(limit, part.overflow.longest)), windows
-        whole, split_up = (EncodedTexts(x.tokens, x.second_start, targets[x.text_index]) for x in each)
-        part = replace(part, texts=whole, windows=split_up, text_index=windows.text_index)
+        full, split_up = (EncodedTexts(x.tokens, x.second_start, targets[x.text_index]) for x in each)
+        part = replace(part, texts=full, windows=split_up, text_index=windows.text_index)
         return replace(self, splits=self.splits | {split: part})
 
     def _facts(self) -> dict[str, object]:

@@ -30,6 +30,7 @@ from harken.data.tables.numbers import (
     format_problem,
     is_missing,
     parse_number,
+    workbook_numbers,
 )
 from harken.data.tables.read import SkippedRows, check_skipped
 from harken.data.targets import (
@@ -297,6 +298,7 @@ def read_sets(
     cells_by_column: list[list[str]] = [[] for _ in columns]
     for line, (cell, *cells) in iter_columns(path, refs, skipped, encoding):
         name, target = cell.strip(), cells.pop().strip() if label is not None else ""
+        cells = workbook_numbers(cells, decimal, str(path))
         for column, number in zip(cells_by_column, cells, strict=True):
             column.append(number)
         numbers = [parse_number(number, decimal) for number in cells]

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from .text_file import EXCEL_SUFFIXES
+
 Decimal = Literal[".", ","]
 MissingLabels = Literal["keep", "drop"]
 DECIMAL_DESCRIPTION = 'decimal sign of the numbers: "." or ","'
@@ -41,6 +43,13 @@ def with_comma(cell: str) -> str:
     """A number with a decimal point written with a comma; unchanged if the point may separate thousands."""
     is_decimal = NUMBER["."].fullmatch(cell) and not GROUPED.fullmatch(cell)
     return cell.replace(".", ",") if is_decimal else cell
+
+
+def workbook_numbers(cells: Iterable[str], decimal: Decimal, location: str) -> list[str]:
+    """Numbers with this decimal sign; the cells of an Excel workbook that hold numbers are read with a point."""
+    if decimal == "." or not location.lower().endswith(EXCEL_SUFFIXES):
+        return list(cells)
+    return [with_comma(cell) for cell in cells]
 
 
 def format_problem(cells: Iterable[str], decimal: Decimal = ".", setting: str = "data.decimal=") -> str:
