@@ -155,7 +155,8 @@ def _evaluate_pairs(
     metrics, notes = task.text_metrics(answers, pairs.references)
     primary_metric = metric if metric in metrics else "exact_match"
     outcomes = task.by_unit(split, task.text_outcomes(answers, pairs.references, metrics))
-    protocol = {"pairs": len(answers), "primary_metric": primary_metric, **notes}
+    groups = task.count_units(split, len(answers))
+    protocol = {"pairs": len(answers), **groups, "primary_metric": primary_metric, **notes}
     return Score(metrics, protocol, primary_metric=primary_metric, outcomes=outcomes)
 
 

@@ -143,13 +143,17 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         outcomes = self.text_outcomes(texts, pairs.references, text_metrics)
         outcomes |= {"loss": weighted.ratio(losses, counts), "perplexity": weighted.perplexity(losses, counts)}
-        if (units := weighted.index_groups(self.units_of(split)[: len(texts)])) is not None:
-            protocol["groups"] = int(units.max()) + 1
+        protocol |= self.count_units(split, len(texts))
         return Score(metrics, protocol, parts, primary, outcomes=self.by_unit(split, outcomes))
 
     def units_of(self, split: str) -> Sequence[str]:
         """The value of data.split_group of each source: sources with the same one are dependent."""
         return self.data.splits[split].units
+
+    def count_units(self, split: str, n_sources: int) -> dict[str, int]:
+        """The number of groups of the first sources for the protocol, if there are groups."""
+        units = weighted.index_groups(self.units_of(split)[:n_sources])
+        return {} if units is None else {"groups": int(units.max()) + 1}
 
     def by_unit(self, split: str, outcomes: weighted.Outcomes) -> weighted.Outcomes:
         """The metrics as functions of the weights of the groups of data.split_group, if it is set."""

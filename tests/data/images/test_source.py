@@ -255,7 +255,7 @@ def test_other_images_are_evaluated_with_the_labels_of_the_run(tmp_path):
         source.load_split(str(other), "test", tokenizer=processor)
     notices = []
     source.load_split(
-        str(folder), "test", tokenizer=processor, listen=lambda event, **facts: notices.append(facts["text"])
+        str(folder), "test", tokenizer=processor, listen=lambda event, **facts: notices.append(facts.get("text", ""))
     )
     n_train, n_all = len(data.train), len(source.load_split(str(folder), "test", tokenizer=processor).splits["test"])
     assert any(f"{n_train} of {n_all} examples are also in the training split" in text for text in notices)

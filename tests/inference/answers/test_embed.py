@@ -178,7 +178,7 @@ def test_a_failure_leaves_nothing_in_the_cache(char, notes, monkeypatch):
 def test_a_file_that_cannot_be_searched_is_refused_by_its_name(char, tmp_path):
     (tmp_path / "empty.txt").write_text(" \n\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    for name, message in (("empty", "white space"), ("latin", "UTF-8"), ("none", "no such file")):
+    for name, message in (("empty", "white space"), ("latin", "UTF-8"), ("none", "cannot be read")):
         with pytest.raises(BadInput, match=rf"{name}\.txt.*{message}"):
             char.corpus(tmp_path / f"{name}.txt")
 

@@ -210,7 +210,7 @@ class Corpus:
     ) -> None:
         self.embed, self.listen = embed, listen
         try:
-            texts = _piped_texts(path) if path.is_fifo() else read_texts(path, listen, column)
+            texts = read_texts(path, listen, column) if path.is_file() else _piped_texts(path)
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None
         self.lines = [(n, line.strip()) for n, line in texts.items() if line.strip()]
