@@ -465,8 +465,9 @@ def test_a_composed_and_a_decomposed_label_are_one(tmp_path):
 def test_a_few_words_in_a_column_of_numbers_are_named_with_the_line(tmp_path):
     cells = ["2,5", "3", "krank", *["1,7", "2", "4,3", "5,0"] * 10]
     notices = []
-    load(write_table(tmp_path, ["text;label", *(f"{sentence(n)};{cell}" for n, cell in enumerate(cells))]), notices)
-    expected = "42 of 43 values of column 'label' are numbers; 'krank' (line 4) is not, so all are labels"
+    path = write_table(tmp_path, ["text;label", *(f"{sentence(n)};{cell}" for n, cell in enumerate(cells))])
+    load(path, notices)
+    expected = f"42 of 43 values of column 'label' are numbers; 'krank' ({path}:4) is not, so all are labels"
     assert any(text.startswith(expected) and text.endswith("set data.decimal=,") for text in notices)
     assert numbers_notice([("1", "a:1"), ("x", "a:2"), ("2", "a:3")], "label") == ""
 

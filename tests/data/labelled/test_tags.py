@@ -111,7 +111,5 @@ def test_training_sentences_that_occur_in_a_valid_file_are_dropped_with_a_notice
 
 def test_an_unknown_tag_in_a_valid_file_is_refused(conll):
     path = conll("dev.conll", 3, [("Ada", "B-GPE")])
-    with pytest.raises(
-        BadInput, match=r"'Ada0': 3 sentences have unknown labels: 'B-GPE' \(3\); known labels are O"
-    ):
+    with pytest.raises(BadInput, match=r"'Ada0': 3 sentences have unknown labels: 'B-GPE' \(3\); known labels are O"):
         load(conll(), valid=path)

@@ -84,7 +84,10 @@ class PairFile:
 
     def columns(self) -> list[str]:
         """The names of the columns of a table."""
-        return [] if self.target_path or self.path.suffix.lower() == ".mrg" else header_names(self.path, self.encoding)
+        with suppress(BadInput):  # a line is not UTF-8
+            is_table = not self.target_path and self.path.suffix.lower() != ".mrg"
+            return header_names(self.path, self.encoding) if is_table else []
+        return []
 
     def paths(self) -> list[Path]:
         return [self.path, self.target_path] if self.target_path else [self.path]
