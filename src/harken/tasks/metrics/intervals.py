@@ -132,7 +132,8 @@ def intervals(outcomes: Outcomes) -> dict[str, Interval]:
         if np.isfinite(values).all():
             n = remaining[name].n
             ends[name] = widen_at_ends(name, percentile_interval(values, n), n)
-    return {name: ends[name] for name in outcomes if name in ends and any(ends[name])}
+    is_count = {name: isinstance(x, ClassShares) for name, x in outcomes.items()}  # 0 to 0: no class reaches it
+    return {name: ends[name] for name in outcomes if name in ends and (any(ends[name]) or is_count[name])}
 
 
 def widen_at_ends(name: str, interval: Interval, n: int) -> Interval:
