@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from harken.cli.train import train as train_command
+from harken.data.labelled.source import TableSource
 from harken.errors import BadInput, BadSetting
 from harken.experiments import cross_validation
-from harken.experiments.cross_validation import _mean, cross_validate
+from harken.experiments.cross_validation import _mean, _user_columns, cross_validate
 from harken.experiments.train import train
 from harken.inference.run import load
 
@@ -53,6 +54,28 @@ def test_every_row_has_one_prediction_by_the_model_that_did_not_see_it(finished,
     best = run.classify(mine[0]["text"])[0]
     assert mine[0]["prediction"] == best["label"]
     assert float(mine[0]["probability"]) == pytest.approx(best["probability"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "my.jsonl",
+            '{"text": "a", "label": "x"}\n{"text": "b\n\n{"text": "c", "label": "y", "note": null, "tags": ["q"]}\n',
+            {1: {"text": "a", "label": "x"}, 4: {"text": "c", "label": "y", "note": "", "tags": '["q"]'}},
+        ),
+        (
+            "my.csv",
+            "text,label,user\na,x,u1\nb,y\n\nc,x,u3\n" + "d,x,u4\n" * 40,
+            {2: {"text": "a", "label": "x", "user": "u1"}, 3: {"text": "b", "label": "y"}}
+            | {n: {"text": "c" if n == 5 else "d", "label": "x", "user": f"u{min(n, 6) - 2}"} for n in range(5, 46)},
+        ),
+    ],
+)
+def test_predictions_show_the_columns_of_every_row_beside_malformed_and_short_ones(name, content, expected, tmp_path):
+    (path := tmp_path / name).write_text(content)
+    rows = _user_columns(path, TableSource(path=str(path), text="text", label="label"))
+    assert {line: row for line, row in rows.items() if any(row.values())} == expected
 
 
 def test_the_interval_is_the_corrected_one_of_nadeau_and_bengio(finished):

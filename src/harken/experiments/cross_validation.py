@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypedDict
 
 from harken import run_folder
 from harken.data.labelled.examples import LabelledRow, LabelledTexts
+from harken.data.labelled.source import TableSource
 from harken.data.split import FileSource
-from harken.data.tables.columns import iter_columns, table_head
-from harken.data.tables.read import SkippedRows, parse_json
+from harken.data.tables.columns import json_objects, read_rows, table_head
+from harken.data.tables.read import SkippedRows
 from harken.data.tables.text_file import JSON_SUFFIXES, TABLE_SUFFIXES, iter_lines, text_file
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
@@ -290,9 +291,9 @@ def _write_predictions(folder: Path, runs: list[Run]) -> Iterator[str]:
         return
     if n_missing := sum(runs[0].facts["data"]["texts"].values()) - len(answers):
         yield f"{n_missing:,} rows are in no test fold, because no row of another fold has their label or group"
-    encoding = runs[0].recipe.data.encoding
-    tables = {path: _user_columns(Path(path), encoding) for path in dict.fromkeys(answer.path for answer in answers)}
-    names = list(dict.fromkeys(name for table in tables.values() for name in next(iter(table.values()), {})))
+    data: TableSource = runs[0].recipe.data
+    tables = {path: _user_columns(Path(path), data) for path in dict.fromkeys(answer.path for answer in answers)}
+    names = list(dict.fromkeys(name for table in tables.values() for row in table.values() for name in row))
     several = ["file"] if len(tables) > 1 else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -329,17 +330,23 @@ def _answers(run: Run, number: int) -> Iterator[FoldAnswer]:
         yield FoldAnswer(path, int(line), label_cell(run, answer), shown, number)
 
 
-def _user_columns(path: Path, encoding: str | None) -> dict[int, dict[str, str]]:
-    """All columns of a table, or all keys of JSON lines, by line; none of a text."""
-    suffix = text_file(path, encoding).suffix
+def _user_columns(path: Path, data: TableSource) -> dict[int, dict[str, str]]:
+    """All columns of a table, or all keys of JSON lines, by line; none of a text. A row may have fewer cells."""
+    suffix, skipped = text_file(path, data.encoding).suffix, SkippedRows()
     if suffix in JSON_SUFFIXES:
-        objects = {n: parse_json(path, line) for n, line in iter_lines(path, SkippedRows(), encoding) if line}
-        return {n: {k: str(x) for k, x in row.items()} for n, row in objects.items() if isinstance(row, dict)}
+        objects = json_objects(path, iter_lines(path, skipped, data.encoding), skipped)
+        return {n: {key: _json_cell(value) for key, value in row.items()} for n, row in objects}
     if suffix not in TABLE_SUFFIXES:
         return {}
-    head = table_head(path, [], encoding)
-    numbers = [str(n) for n in range(1, len(head.cells) + 1)]
-    names = [name.strip() or n for name, n in zip(head.cells, numbers, strict=True)] if head.has_header else numbers
-    request = [("column", n) for n in range(1, len(names) + 1)]
-    rows = iter_columns(path, request, SkippedRows(), encoding)
-    return {line: dict(zip(names, cells, strict=True)) for line, cells in rows}
+    refs = [data.group, data.time]
+    for columns in (data.text, data.label):
+        refs += columns if isinstance(columns, list) else [columns]
+    head = table_head(path, refs, data.encoding)
+    cells = [cell.strip() if head.has_header else "" for cell in head.cells]
+    names = [name if name and cells.count(name) == 1 else str(n) for n, name in enumerate(cells, 1)]
+    return {line: dict(zip(names, row, strict=False)) for line, row in read_rows(path, refs, data.encoding)}
+
+
+def _json_cell(value: object) -> str:
+    """A value as a cell: a text as it is, a missing value empty, any other as JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

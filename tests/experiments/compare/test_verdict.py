@@ -11,6 +11,7 @@ import pytest
 from harken.experiments.compare.summary import Trial, summarize
 from harken.experiments.compare.verdict import add_verdict
 from harken.tasks.metrics import weighted
+from harken.tasks.metrics.intervals import wilson_interval
 
 
 def trial(value: str, seed: int, loss: float | None, **extra: Any) -> Trial:
@@ -130,6 +131,21 @@ def test_one_seed_without_outcomes_may_differ_by_chance():
     assert judge_losses(a=[1.0], b=[2.0]) == (
         "model.heads=a has the lowest validation loss, 1.000 (model.heads=b: 2.000). With one seed there is no "
         "interval, so the difference may be noise."
+    )
+
+
+def test_rows_whose_seeds_all_have_the_same_value_are_compared_by_the_noise_of_their_examples():
+    def row(name: str, n_correct: int) -> list[Trial]:
+        facts = {"metrics": {"valid": {"loss": 1.0, "accuracy": n_correct / 100}}, "baseline": {}}
+        facts["intervals"] = {"valid": {"accuracy": wilson_interval(n_correct, 100)}}
+        facts["protocol"] = {"valid": {"texts": 100, "primary_metric": "accuracy"}}
+        return [trial(name, seed, 1.0, **facts) for seed in (0, 1, 2)]
+
+    assert "No clear difference" in judge([row("a", 52), row("b", 48)])["verdict"]
+    assert "clearly better than model.heads=b" in judge([row("a", 100), row("b", 0)])["verdict"]
+    assert judge_losses(a=[1.0, 1.0], b=[2.0, 2.0]).endswith(
+        "(model.heads=b: 2.000 ± 0). All seeds of a row have the same value: there is no interval, so the difference "
+        "may be noise."
     )
 
 

@@ -9,7 +9,14 @@ import pytest
 from scipy import optimize, stats
 
 from harken.tasks.metrics import generation, weighted
-from harken.tasks.metrics.paired_difference import Difference, ShareDifference, compare_outcomes, welch_difference
+from harken.tasks.metrics.intervals import wilson_interval
+from harken.tasks.metrics.paired_difference import (
+    Difference,
+    ShareDifference,
+    compare_outcomes,
+    newcombe_difference,
+    welch_difference,
+)
 
 RNG = np.random.default_rng(0)
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
@@ -130,7 +137,18 @@ def test_the_difference_over_the_seeds_is_welchs_test():
     assert (d.low, d.high) == pytest.approx((expected.low, expected.high))
     halved = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.975)
     assert welch_difference(first, second, sign=-1, comparisons=2)[1:] == pytest.approx((-halved.high, -halved.low))
-    assert welch_difference([0.5, 0.5], [0.4, 0.4], sign=1) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_seeds_without_variance_give_no_difference_unless_all_values_are_equal():
+    assert welch_difference([0.5, 0.5], [0.4, 0.4], sign=1) is None
+    assert welch_difference([0.5, 0.5], [0.5, 0.5], sign=1) == (0.0, 0.0, 0.0)
+    assert welch_difference([0.5, 0.5], [0.4, 0.41], sign=1) is not None
+
+
+def test_the_difference_of_two_shares_has_the_interval_that_newcombe_published():
+    ends = [wilson_interval(56, 70), wilson_interval(48, 80)]
+    assert newcombe_difference(56 / 70, 48 / 80, ends, sign=1) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    assert newcombe_difference(56 / 70, 48 / 80, ends, sign=-1) == pytest.approx((-0.2, -0.3339, -0.0524), abs=1e-4)
 
 
 def test_welchs_test_sees_a_gap_of_three_standard_deviations_in_two_of_three_cases():

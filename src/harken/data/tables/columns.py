@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,7 +11,7 @@ from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean
 
-from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, list_cell, parse_json, parse_quoted
+from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, SkippedRows, list_cell, parse_json, parse_quoted
 from .text_file import JSON_SUFFIXES, ROWS_SUFFIX, iter_lines
 
 T = TypeVar("T")
@@ -56,6 +57,15 @@ def table_head(path: Path, names: Sequence[ColumnRef], encoding: str | None = No
     return TableHead(first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter, text.suffix)
 
 
+def read_rows(path: Path, names: Sequence[ColumnRef], encoding: str | None = None) -> NumberedRows:
+    """All cells of each row of a table below its header; rows may have more or fewer cells than the first one."""
+    text, skipped = _preview_head(path, encoding), SkippedRows()
+    if (table := dialect.reading_table(text)) is None:
+        return iter(())
+    rows = _split_cells(path, text, table, iter_lines(path, skipped, encoding), skipped)
+    return islice(rows, int(_first_row(text, table, names)[1]), None)
+
+
 def _first_row(
     text: preview.TextPreview, table: preview.TablePreview, names: Sequence[ColumnRef]
 ) -> tuple[list[str], bool]:
@@ -69,16 +79,7 @@ def _json_rows(path: Path, columns: ColumnRequest, lines: Lines, on_skip: OnSkip
     """JSON lines. Nested objects, as in {"translation": {"en": ..., "de": ...}}, are flattened."""
     keys = [ref for _, ref in columns]
     _check_distinct(path, columns, keys)
-    for number, line in lines:
-        if line is None or not line.strip():
-            continue
-        try:
-            value = parse_json(path, line)
-        except BadInput:
-            value = None
-        if not isinstance(value, dict):
-            on_skip(path, number, "not a JSON object")
-            continue
+    for number, value in json_objects(path, lines, on_skip):
         inner = [item for nested in value.values() if isinstance(nested, dict) for item in nested.items()]
         texts = {key: text for key, cell in [*inner, *value.items()] if (text := _as_text(cell)) is not None}
         if None in keys:
@@ -87,6 +88,21 @@ def _json_rows(path: Path, columns: ColumnRequest, lines: Lines, on_skip: OnSkip
             on_skip(path, number, f"no text under {missing[0]!r}" if missing[0] else "fewer than two texts")
         else:
             yield number, [texts[str(key)].encode("utf-8", "replace").decode() for key in keys]  # no lone surrogates
+
+
+def json_objects(path: Path, lines: Lines, on_skip: OnSkip) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The object on each line that is not blank."""
+    for number, line in lines:
+        if line is None or not line.strip():
+            continue
+        try:
+            value = parse_json(path, line)
+        except BadInput:
+            value = None
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            on_skip(path, number, "not a JSON object")
 
 
 def _fill_unset(refs: Sequence[T | None], candidates: Iterable[T]) -> list[Any]:

@@ -1,9 +1,11 @@
 """The verdict of a comparison: the best row, and from which rows it differs clearly.
 
 Rows with several seeds are compared over the seeds (Welch's t test), rows with one seed over the examples of the split
-(paired bootstrap). The best row is chosen by the same numbers, so with k rows any of the k (k-1) / 2 pairs may be the
-one that is reported: the intervals allow for this number of comparisons (Bonferroni). A comparison of equal settings
-claims a difference in at most 5 % of the cases, whatever the number of rows.
+(paired bootstrap). If the seeds of each of two rows have one value, only the examples are a source of noise: the interval
+follows from those of both rows (Newcombe). The best row is chosen by the same numbers, so with k rows any
+of the k (k-1) / 2 pairs may be the one that is reported: the intervals allow for this number of comparisons
+(Bonferroni). A comparison of equal settings claims a difference in at most 5 % of the cases, whatever the number of
+rows.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from harken.experiments.report.verdict import (
     too_few_groups,
     too_few_tokens,
 )
-from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, welch_difference
+from harken.tasks.metrics.paired_difference import Difference, compare_outcomes, newcombe_difference, welch_difference
 
 from .summary import Trial, format_interval
 
@@ -62,8 +64,14 @@ def _difference(
     """The difference with its interval, and the number of seeds or examples that it is based on, with their name."""
     values = [[trial.facts["metrics"][split][metric] for trial in group] for group in (best, other)]
     if min(map(len, values)) > 1:
-        difference = welch_difference(*values, sign=-metric_sign(metric), comparisons=n_pairs)
-        return difference, min(map(len, values)), OVER_SEEDS
+        sign = -metric_sign(metric)
+        if difference := welch_difference(*values, sign=sign, comparisons=n_pairs):
+            return difference, min(map(len, values)), OVER_SEEDS
+        ends = [nested(group[0].facts, "intervals", split).get(metric) for group in (best, other)]
+        if None in ends:
+            return None
+        difference = newcombe_difference(values[0][0], values[1][0], ends, sign=sign).adjusted(n_pairs, n_pairs)
+        return difference, *count_units(best[0].protocol(split))
     if max(map(len, values)) > 1:
         return None
     first, second = (group[0].outcomes.get(split, {}) for group in (best, other))
@@ -103,15 +111,16 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str, differences: Facts) 
     extreme = "lowest" if metric_sign(metric) > 0 else "highest"
     first = f"{names[0]} has the {extreme} {what}, {values[0]}"
     if not differences:
-        noise = "With one seed there is no interval, so the difference may be noise."
+        several = min(len(row["seeds"]) for row in rows) > 1
+        why = "All seeds of a row have the same value:" if several else "With one seed"
+        noise = f"{why} there is no interval, so the difference may be noise."
         return [f"{first} ({names[1]}: {values[1]}).", noise]
     words = {name: difference_word(difference) for name, difference in differences.items()}
     tied = [n for n, name in enumerate(names) if n == 0 or not words.get(name)]
     worse = [name for n, name in enumerate(names) if n not in tied]
     nearest = differences.get(names[1])
     size = f": {_describe(nearest, len(rows))}" if nearest else ""
-    one_seed = any(difference["over"] != OVER_SEEDS for difference in differences.values())
-    caveat = "Each has one seed; other seeds may differ." if one_seed else ""
+    caveat = "Each has one seed; other seeds may differ." if max(len(row["seeds"]) for row in rows) == 1 else ""
     if len(tied) == 1:
         opponents = names[1] if len(rows) == 2 else f"all others; the next is {names[1]} with {values[1]}"
         return [f"{first}, clearly better than {opponents}{size}.", caveat]

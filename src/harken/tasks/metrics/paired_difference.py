@@ -13,7 +13,7 @@ import numpy as np
 from harken.data.batch import Array
 
 from . import intervals
-from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, bootstrap, percentile_interval, student_t
+from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, Interval, bootstrap, percentile_interval, student_t
 from .weighted import LOWER_IS_BETTER, Mean, OfGroups, Outcomes, WeightedMetric
 
 SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
@@ -177,16 +177,33 @@ def _bootstrap_difference(name: str, value: float, draws: Array, n: int) -> Diff
     return Difference(value, low, high)
 
 
-def welch_difference(first: Sequence[float], second: Sequence[float], *, sign: int, comparisons: int = 1) -> Difference:
+def welch_difference(
+    first: Sequence[float], second: Sequence[float], *, sign: int, comparisons: int = 1
+) -> Difference | None:
     """How much better the mean over the seeds of the first system is, with the interval of Welch's t test.
 
     The seeds of two settings are independent samples with their own variances. sign is 1 if higher is better, else -1.
-    With several comparisons each interval has a part of the error rate (Bonferroni).
+    With several comparisons each interval has a part of the error rate (Bonferroni). None if all seeds of each setting
+    have the same value and the settings differ: then the seeds do not show how much a training varies.
     """
     a, b = (variance(values) / len(values) for values in (first, second))
     value, error = sign * (fmean(first) - fmean(second)), math.sqrt(a + b)
     if not error:
-        return Difference(value, value, value)
+        return None if value else Difference(value, value, value)
     freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1))
     half = student_t(freedom, 1 - (1 - CONFIDENCE) / comparisons) * error
     return Difference(value, value - half, value + half)
+
+
+def newcombe_difference(first: float, second: float, ends: Sequence[Interval], *, sign: int) -> Difference:
+    """The difference of two values with these 95 % intervals, as if of independent examples (Newcombe 1998).
+
+    It is wider than the interval of a paired difference. sign is 1 if higher is better, else -1.
+    """
+    (low, high), (other_low, other_high) = ends
+    value = first - second
+    difference = (
+        value - math.hypot(first - low, other_high - second),
+        value + math.hypot(high - first, second - other_low),
+    )
+    return Difference(sign * value, *sorted(sign * end for end in difference))
