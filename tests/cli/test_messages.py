@@ -44,6 +44,13 @@ def test_an_unknown_command_without_a_near_one_refers_to_the_help(error_of):
     assert error_of("xyzzy") == "'xyzzy' is not a command; see harken --help"
 
 
+def test_a_command_without_settings_names_no_setting_for_a_text_that_is_not_utf8(error_of, tmp_path):
+    (tmp_path / "points.csv").write_bytes("name,x\nGrün,1\nBlau,2\n".encode("cp1252"))
+    fix = "convert it: iconv -f cp1252 -t utf-8 points.csv > points.utf8.csv"
+    assert error_of("cluster", "points.csv").endswith(f"harken reads UTF-8; {fix}")
+    assert error_of("train", "points.csv").endswith(f"harken reads UTF-8; set data.encoding=cp1252, or {fix}")
+
+
 @pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "train"])
 def test_under_torchrun_only_the_first_process_reports_that_only_train_is_supported(
     error_of, harken, monkeypatch, verb

@@ -5,6 +5,7 @@ A command is imported when it is called, so `harken --help` does not import torc
 
 import json
 import os
+import re
 import sys
 import tomllib
 import traceback
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 COMMANDS_FILE = files("harken.cli").joinpath("commands.toml")
 GROUPS: dict[str, dict[str, str]] = tomllib.loads(COMMANDS_FILE.read_text("utf-8"))  # group -> command -> summary
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+SET_ENCODING = re.compile(r"set data\.encoding=\S+, or ")  # advice that only helps a command with settings
 PRECISION = click.Choice(["float32", "bfloat16", "int8"])
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -64,6 +66,11 @@ class CommandGroup(click.Group):
         except BrokenPipeError:  # the reader of stdout is gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except BadInput as error:
+            command, text = self.get_command(ctx, ctx.invoked_subcommand or ""), str(error)
+            if command is None or _takes_settings(command) or not SET_ENCODING.search(text):
+                raise
+            raise BadInput(SET_ENCODING.sub("", text)) from error
 
 
 def _require_single_process(verb: str) -> None:
@@ -199,9 +206,13 @@ def _usage_message(error: click.ClickException) -> str:
     return f"{ctx.info_name}: {message}; see harken {ctx.info_name} --help{near and '.' + near}"
 
 
+def _takes_settings(command: click.Command) -> bool:
+    return any("section.key" in (parameter.metavar or "") for parameter in command.params)
+
+
 def _similar_setting(ctx: click.Context, option: str) -> str:
     """A hint to the setting of this name, for a command that takes settings: --steps is train.steps=N."""
-    if not any("section.key" in (p.metavar or "") for p in ctx.command.params):
+    if not _takes_settings(ctx.command):
         return ""
     from harken.registry import similar_setting
 

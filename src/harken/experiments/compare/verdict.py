@@ -1,8 +1,8 @@
 """The verdict of a comparison: the best row, and from which rows it differs clearly.
 
 Rows with several seeds are compared over the seeds (Welch's t test), rows with one seed over the examples of the split
-(paired bootstrap). If the seeds of each of two rows have one value, only the examples are a source of noise: the interval
-follows from those of both rows (Newcombe). The best row is chosen by the same numbers, so with k rows any
+(paired bootstrap). If the seeds of each of two rows have one value, only the examples are a source of noise: then the
+interval follows from those of both rows (Newcombe). The best row is chosen by the same numbers, so with k rows any
 of the k (k-1) / 2 pairs may be the one that is reported: the intervals allow for this number of comparisons
 (Bonferroni). A comparison of equal settings claims a difference in at most 5 % of the cases, whatever the number of
 rows.
