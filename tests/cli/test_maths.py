@@ -68,7 +68,7 @@ def test_distributions_are_compared_on_the_same_examples_gcd_by_gcd(harken, tmp_
     actual = json.loads((tmp_path / "both" / "compare.json").read_text())
     assert [row["settings"] for row in actual["rows"]] == [{"data.operands": x} for x in ("uniform", "log-uniform")]
     assert actual["metric"] == "accuracy"
-    assert "Valid accuracy by gcd" in (tmp_path / "both" / "compare.svg").read_text()
+    assert "Validation accuracy by gcd" in (tmp_path / "both" / "compare.svg").read_text()
 
 
 def test_the_first_of_many_classes_are_printed_and_the_rest_counted(harken, gcd, tmp_path):

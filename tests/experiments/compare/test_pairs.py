@@ -77,10 +77,11 @@ def test_every_evaluated_sentence_is_in_one_length_group(comparison):
         assert all("bleu" in part["metrics"] for part in row["parts"].values())
 
 
-def test_the_charts_show_bleu_over_time_and_by_length(comparison):
+def test_the_charts_show_bleu_over_steps_over_time_and_by_length(comparison):
     for name in ("compare.svg", "report.html"):
         chart = (comparison.path / name).read_text()
-        assert all(title in chart for title in ("Validation bleu over time", "Valid bleu by words"))
+        titles = ("Validation BLEU over steps", "Validation BLEU over time", "Validation BLEU by words")
+        assert all(title in chart for title in titles)
         assert "alidation loss over" not in chart
 
 
@@ -98,4 +99,4 @@ def test_recall_is_evaluated_and_drawn_by_distance(recall_comparison):
         assert list(row["parts"]) == ["distance 5", "distance 10", "distance 20"]
         n_correct = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
         assert n_correct / 40 == pytest.approx(row["metrics"]["exact_match"])
-    assert "Valid exact match by distance" in (recall_comparison.path / "compare.svg").read_text()
+    assert "Validation exact match by distance" in (recall_comparison.path / "compare.svg").read_text()

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from harken.experiments.report.charts import Chart, Interval, Line, draw_chart, interval_plot
-from harken.experiments.report.formatting import LOWER_IS_BETTER, finite_points, format_number
+from harken.experiments.report.formatting import LOWER_IS_BETTER, display_name, finite_points, format_number
 from harken.experiments.report.html import tag
 from harken.experiments.report.page import definition_list, html_page, html_table
-from harken.experiments.report.verdict import best_baseline
+from harken.experiments.report.verdict import best_baseline, capitalized
 from harken.recipe import to_toml_value
 
 from .summary import Trial, comparison_table, eval_table, failures
@@ -23,7 +23,7 @@ COST_COLUMNS = ("parameters", "tokens/s", "FLOPs", "energy", "CO2e")  # a second
 
 def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:
     """The page: verdict, tables, charts, failures, and the command that repeats the comparison."""
-    metric = facts["curve_metric"].replace("_", " ")
+    metric = display_name(facts["curve_metric"])
     level = f"“to {format_number(facts['level'])}” is the time to this validation {metric}, which every trial reaches"
     over = "the seeds (Student's t)" if facts["seeds"] > 1 else "the examples"
     has_interval = any(row["interval"].get(facts["metric"]) for row in facts["rows"])
@@ -55,7 +55,7 @@ def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dic
 
 def comparison_charts(facts: Facts, groups: Groups) -> list[Chart]:
     """The metrics with intervals; validation over steps and seconds; the metric per part, and by evaluation setting."""
-    metric, title = facts["curve_metric"], f"Validation {facts['curve_metric'].replace('_', ' ')}"
+    metric, title = facts["curve_metric"], f"Validation {display_name(facts['curve_metric'])}"
     over_steps, over_time = list[Line](), list[Line]()
     for n, (row, group) in enumerate(zip(facts["rows"], groups, strict=True), 1):
         for curve in (trial.curve(metric) for trial in group if not trial.failed):
@@ -73,6 +73,11 @@ def comparison_charts(facts: Facts, groups: Groups) -> list[Chart]:
     return [chart for chart in charts if chart]
 
 
+def _title(split: str, metric: str) -> str:
+    """Validation BLEU"""
+    return capitalized(f"{display_name(split)} {display_name(metric)}")
+
+
 def _metric_chart(facts: Facts, groups: Groups) -> Chart | None:
     """The mean of each row with its interval and its seeds, and the best baseline."""
     split, metric, rows = facts["split"], facts["metric"], []
@@ -87,7 +92,7 @@ def _metric_chart(facts: Facts, groups: Groups) -> Chart | None:
     if level and not min(values) - margin <= level[1] <= max(values) + margin:
         level = None  # a distant baseline would compress the others
     level = level and (f"baseline, {level[0]}", level[1])
-    title = f"{split} {metric.replace('_', ' ')}".capitalize()
+    title = _title(split, metric)
     return interval_plot(title, rows, note="mean, 95 % interval and every seed", level=level)
 
 
@@ -100,7 +105,7 @@ def _part_chart(facts: Facts) -> Chart | None:
         parts = [part["metrics"] for part in row["parts"].values()]
         lines.append(Line(row["name"], [(part.get("position"), part.get(metric)) for part in parts], color=n))
     unit = max(units, default="")  # a failed row has none
-    title = f"{facts['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
+    title = f"{_title(facts['split'], metric)} by {unit}"
     xs = {x for line in lines for x, _ in finite_points(line.points)}
     log = 0 < len(xs) <= MAX_TICKS and 0 < min(xs) * LOG_RATIO < max(xs)
     return draw_chart(title, lines, note="mean over the seeds", unit=unit, log=log)
@@ -114,4 +119,4 @@ def _eval_chart(facts: Facts) -> Chart | None:
     for n, row in enumerate(facts["rows"], 1):
         points = [(e["settings"][path], e["metrics"].get(metric)) for e in row["evals"]]
         lines.append(Line(row["name"], points, color=n))
-    return draw_chart(f"{facts['split']} {metric} by {path}".capitalize(), lines, unit=path)
+    return draw_chart(f"{_title(facts['split'], metric)} by {path}", lines, unit=path)
