@@ -67,7 +67,7 @@ def test_a_better_baseline_is_explained_with_the_next_thing_to_try():
     assert advise(facts([1.0, 0.8, 1.2], accuracy=0.95)) == []
 
 
-def test_a_baseline_below_the_model_is_not_said_to_be_as_good():
+def test_a_baseline_below_the_model_is_not_described_as_equally_good():
     difference = {"value": 0.02, "low": -0.01, "high": 0.05, "needed": 9000, "size": 0.02}
     differences = {"test": {"bag of words": {"accuracy": difference}}}
     advice = advise(facts([1.0, 0.9, 0.8], accuracy=0.82, differences=differences))
@@ -128,7 +128,7 @@ def test_every_baseline_of_a_task_is_explained_and_no_other():
     assert {name for name in names - docstrings - {*BASELINES} if " " in name} <= keys
 
 
-def test_a_graph_with_two_columns_of_noise_is_told_to_train_without_them_and_that_helps(tmp_path):
+def test_the_advice_for_a_graph_with_two_columns_of_noise_is_to_train_without_them_and_that_helps(tmp_path):
     rng, folder = np.random.default_rng(0), tmp_path / "clubs"
     folder.mkdir()
     rows = [f"n{n},{'red' if n < 40 else 'blue'},{rng.normal():.2f},{rng.integers(100)}" for n in range(80)]
