@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn import metrics
 
 import harken
 from harken.errors import BadInput
 from harken.experiments.choose import choose
 from harken.inference.prompt_eval import FewShotPrompt, draw_examples, evaluate_prompt, load_task
-from harken.tasks.metrics import generation, labels
+from harken.tasks.metrics import generation
 
 TEMPLATE = "Tale: {text} It is"
 ADA = {"text": "Ada", "answer_start": 0}
@@ -38,8 +39,8 @@ def test_label_metrics_equal_those_of_classify(run, table):
     messages = run.classify([row.texts[0] for row in rows], prompt=TEMPLATE, labels=["sad", "glad"])
     predicted = np.array([labels[0]["label"] == "glad" for labels in messages])
     gold = np.array([row.labels[0] == "1" for row in rows])
-    assert score.metrics["accuracy"] == labels.accuracy(gold, predicted)
-    assert score.metrics["matthews"] == pytest.approx(labels.matthews(gold.astype(int), predicted.astype(int), 2))
+    assert score.metrics["accuracy"] == metrics.accuracy_score(gold, predicted)
+    assert score.metrics["matthews"] == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
     assert score.protocol["shots"] == 0
     assert score.primary_metric == "accuracy"
 

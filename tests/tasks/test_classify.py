@@ -16,6 +16,7 @@ from harken.tasks.baselines.linear import bag_of_words
 from harken.tasks.classify import ClassifySettings, predict
 from harken.tasks.label_task import LabelTask
 from harken.tasks.metrics.labels import best_thresholds
+from harken.tasks.metrics.weighted import evaluate
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 TINY = {"d": 16, "layers": 1, "heads": 2, "dropout": 0.0}
@@ -144,7 +145,7 @@ def test_texts_longer_than_the_context_are_rejected_with_both_remedies(tmp_path)
 def test_a_perfect_model_has_perfect_metrics(tmp_path):
     data = load(tmp_path, "label")
     task, targets = bind(data), data.splits["valid"].texts.targets
-    metrics = task.metrics(20 * F.one_hot(torch.from_numpy(targets), 3).float(), targets)
+    metrics = evaluate(task.outcomes(20 * F.one_hot(torch.from_numpy(targets), 3).float(), targets))
     assert metrics["accuracy"] == metrics["f1"] == 1
     assert metrics["matthews"] == pytest.approx(1)
     assert metrics["loss"] == pytest.approx(0, abs=1e-6)
@@ -206,7 +207,7 @@ def test_macro_f1_is_over_the_labels_that_occur_as_in_scikit_learn():
     targets, predictions = np.array([0, 0, 1, 3, 1]), np.array([0, 1, 1, 1, 0])
     y = torch.nn.functional.one_hot(torch.from_numpy(predictions), 5).float()
     expected = f1_score(targets, predictions, average="macro", zero_division=0)
-    assert task.metrics(y, targets)["f1"] == pytest.approx(expected)
+    assert evaluate(task.outcomes(y, targets))["f1"] == pytest.approx(expected)
 
 
 def test_micro_and_macro_f1_of_several_labels_are_those_of_scikit_learn():
@@ -214,7 +215,7 @@ def test_micro_and_macro_f1_of_several_labels_are_those_of_scikit_learn():
     task.set_targets(["a", "b", "c", "d"], "multilabel", "auto")
     y, targets = torch.from_numpy(rng.normal(size=(50, 4))), (rng.random((50, 4)) < 0.3).astype(np.float32)
     y[:, 3], targets[:, 3] = -1, 0  # occurs nowhere
-    metrics = task.metrics(y, targets)
+    metrics = evaluate(task.outcomes(y, targets))
     for average, name in (("macro", "f1"), ("micro", "f1_micro")):
         expected = f1_score(targets, (y > 0).numpy(), average=average, zero_division=np.nan)
         assert metrics[name] == pytest.approx(expected)

@@ -94,9 +94,9 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         if per_label and (missing := [label for label in self.labels if label not in per_label]):
             protocol["labels_without_examples"] = f"{len(missing)} ({', '.join(map(repr, missing[:MAX_SHOWN]))})"
         predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
-        outcomes = weighted.by_group(self.outcomes(y, targets), group_index) if parts else {}
-        metrics = self.metrics(y, targets)
-        return Score(metrics, protocol, per_label, self.primary_metric, predictions, outcomes=outcomes)
+        outcomes = self.outcomes(y, targets)
+        metrics, by_group = weighted.evaluate(outcomes), weighted.by_group(outcomes, group_index) if parts else {}
+        return Score(metrics, protocol, per_label, self.primary_metric, predictions, outcomes=by_group)
 
     def label_counts(self) -> dict[str, dict[str, int]]:
         if self.target_type == "number":
@@ -107,28 +107,13 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         counts = {k: labels.one_hot(t, self.n_outputs).sum(0) if one_label else t.sum(0) for k, t in targets.items()}
         return {name: dict(zip(self.labels, map(int, row), strict=True)) for name, row in counts.items()}
 
-    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:  # N C
-        """Metrics of these outputs; with several labels per example at these thresholds, or those of the task."""
-        loss = float(label_loss(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
-        if self.target_type == "number":
-            pair = targets[:, 0].astype(float), y[:, 0].double().numpy()
-            errors = labels.errors(*(self.target_std * x for x in pair))
-            return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair), **errors}
-        actual, predicted = self._one_hot(y, targets, thresholds)
-        f1 = labels.precision_recall_f1(actual, predicted)[2]
-        if not self._binary:  # without labels that occur nowhere
-            f1 = f1[occurs] if (occurs := (actual | predicted).any(0)).any() else f1
-        accuracy = labels.accuracy(actual, predicted)
-        metrics = {"loss": loss, "accuracy": accuracy, "f1": float(f1[1] if self._binary else f1.mean())}
-        if self.target_type == "multilabel":
-            return {**metrics, "f1_micro": labels.micro_f1(actual, predicted)}
-        matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
-        return {**metrics, "matthews": matthews}
-
     def outcomes(
         self, y: Tensor, targets: Array, thresholds: Array | None = None
     ) -> dict[str, weighted.WeightedMetric]:  # N C
-        """The same metrics as functions of the weights of the examples."""
+        """The metrics of these outputs as functions of the weights of the examples.
+
+        Several labels per example are predicted at these thresholds, or at those of the task.
+        """
         loss = {"loss": weighted.mean(example_losses(y, torch.from_numpy(targets), self.target_type).numpy())}
         if self.target_type == "number":
             pair = targets[:, 0], y[:, 0].double().numpy()
@@ -175,11 +160,9 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         outputs[self.regression_name] = self._regression(self.features(part)).float()
         half, targets = np.full(self.n_outputs, 0.5), self._targets_of(part)
         chosen = {} if self.thresholds is None else {self.regression_name: self._regression_thresholds}
-        rows = {name: (y, targets, chosen.get(name, half)) for name, y in outputs.items()}
+        outcomes = {name: self.outcomes(y, targets, chosen.get(name, half)) for name, y in outputs.items()}
         groups = weighted.index_groups(self.groups_of(part))
-        return {
-            n: Baseline(self.metrics(*row), weighted.by_group(self.outcomes(*row), groups)) for n, row in rows.items()
-        }
+        return {name: Baseline(weighted.evaluate(x), weighted.by_group(x, groups)) for name, x in outcomes.items()}
 
     def groups_of(self, part: SplitT) -> Sequence[str]:
         """The group of each example, empty if it has none."""

@@ -262,14 +262,14 @@ class LinkTask(GraphTask):
     def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         targets = self._eval_pairs(split)[1]
         counts = {"edges": int(targets.sum()), "negative_pairs": int((~targets).sum())}
-        loss = F.binary_cross_entropy_with_logits(y, torch.from_numpy(targets).float())
-        accuracy = labels.accuracy(targets, (y > 0).numpy())
-        metrics = {"loss": float(loss), "auc": labels.auc(targets, y.numpy()), "accuracy": accuracy}
+        outcomes = self._outcomes(y, targets)
         outputs = torch.stack([torch.zeros_like(y), y], 1)
         predictions = None if quick else label_predictions(self.processor.labels, outputs, targets.astype(np.int64))
         protocol = counts | {"primary_metric": self.primary_metric}
-        score = Score(metrics, protocol, primary_metric=self.primary_metric, predictions=predictions)
-        return score if quick else replace(score, outcomes=self._outcomes(y, targets))
+        score = Score(
+            weighted.evaluate(outcomes), protocol, primary_metric=self.primary_metric, predictions=predictions
+        )
+        return score if quick else replace(score, outcomes=outcomes)
 
     def _outcomes(self, y: Tensor, targets: Array) -> dict[str, weighted.WeightedMetric]:
         losses = F.binary_cross_entropy_with_logits(y, torch.from_numpy(targets).float(), reduction="none")
@@ -298,10 +298,8 @@ class LinkTask(GraphTask):
         ends = [(neighbors[a], neighbors[b]) for a, b in pairs.tolist()]
         scores = {"product of degrees": np.array([len(a) * len(b) for a, b in ends])}
         scores["shared neighbors"] = np.array([len(a & b) for a, b in ends])
-        return {
-            name: Baseline({"auc": labels.auc(targets, values)}, {"auc": weighted.auc(targets, values)})
-            for name, values in scores.items()
-        }
+        outcomes = {name: {"auc": weighted.auc(targets, values)} for name, values in scores.items()}
+        return {name: Baseline(weighted.evaluate(auc), auc) for name, auc in outcomes.items()}
 
     @cached_property
     def _neighbors(self) -> list[set[int]]:

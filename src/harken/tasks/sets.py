@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -13,10 +12,9 @@ from harken.data.labelled.batch import evenly_spaced
 from harken.data.sets.source import SetBatch, SetBatches, SetData, Sets, eval_batches
 from harken.models import ModelSettings
 
-from . import Loss, Metrics, Score, TaskSettings, evaluating, in_order
+from . import Loss, Score, TaskSettings, evaluating, in_order
 from .baselines.ablation import Columns
 from .label_task import ClassWeights, LabelTask
-from .metrics.labels import r2
 from .metrics.weighted import WeightedMetric, squared_error_metrics
 
 QUICK_SETS = 1000  # sets of a quick evaluation
@@ -58,20 +56,13 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         sets = part.subset(evenly_spaced(len(part), QUICK_SETS)) if quick else part
         return self.score(predict(model, sets), sets.targets, parts=not quick)
 
-    def metrics(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> Metrics:
-        """The metrics of the labels; for numbers also R^2, and the mean squared error in the unit of the data."""
-        metrics = super().metrics(y, targets, thresholds)
-        if self.target_type != "number":
-            return metrics
-        mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))
-        return {"loss": metrics["loss"], "r2": r2(metrics["loss"], variance), "mse": mse, **metrics}
-
     def outcomes(self, y: Tensor, targets: Array, thresholds: Array | None = None) -> dict[str, WeightedMetric]:
+        """The metrics of the labels; for numbers also R^2, and the mean squared error in the unit of the data."""
         outcomes = super().outcomes(y, targets, thresholds)
         if self.target_type != "number":
             return outcomes
-        std = self.data.processor.std
-        return outcomes | squared_error_metrics(std * targets[:, 0], std * y[:, 0].double().numpy())
+        errors = squared_error_metrics(targets[:, 0], y[:, 0].double().numpy(), self.data.processor.std)
+        return {"loss": outcomes["loss"], **errors, **outcomes}
 
     def input_text(self, split: str, n: int) -> str:
         return self.data.parts[split].names[n]

@@ -14,7 +14,7 @@ from harken.data.batch import Array
 
 from . import intervals
 from .intervals import BOUNDS, CONFIDENCE, UNBOUNDED, Interval, bootstrap, percentile_interval, student_t
-from .weighted import LOWER_IS_BETTER, Mean, OfGroups, Outcomes, WeightedMetric
+from .weighted import LOWER_IS_BETTER, Mean, OfGroups, Outcomes, WeightedMetric, evaluate
 
 SMALLEST = 0.01  # a difference that matters: of a metric between 0 and 1, and of a loss in nats
 MIN_GROUPS = 8  # with fewer groups of dependent examples there is no difference
@@ -136,19 +136,15 @@ def compare_outcomes(first: Outcomes, opponents: Mapping[str, Outcomes]) -> dict
     for (other, name), (a, b) in rest.items():
         values, opposed = draws[None, name], draws[other, name]
         size, sign = min(len(values), len(opposed)), -1 if name in LOWER_IS_BETTER else 1
-        difference = _bootstrap_difference(
-            name, sign * (_value(a) - _value(b)), sign * (values[:size] - opposed[:size]), min(a.n, b.n)
-        )
+        own_value, value = (evaluate({name: x})[name] for x in (a, b))
+        changes = sign * (values[:size] - opposed[:size])
+        difference = _bootstrap_difference(name, sign * (own_value - value), changes, min(a.n, b.n))
         if difference is not None:
             differences[other, name] = difference
     return {
         other: {name: differences[other, name] for name in row if (other, name) in differences}
         for other, row in opponents.items()
     }
-
-
-def _value(metric: WeightedMetric) -> float:
-    return float(metric(np.ones((1, metric.n)))[0])
 
 
 def _are_enough(metric: WeightedMetric) -> bool:

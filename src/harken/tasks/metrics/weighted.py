@@ -137,6 +137,11 @@ class OfGroups:
         return np.concatenate([self.metric(chunk[:, self.group_index]) for chunk in chunks])
 
 
+def evaluate(outcomes: Outcomes) -> dict[str, float]:
+    """The value of each metric on the split, where every example has the weight 1."""
+    return {name: float(metric(np.ones((1, metric.n)))[0]) for name, metric in outcomes.items()}
+
+
 def index_groups(groups: Sequence[str]) -> Array | None:
     """The index of the group of each example; None if none has a group. One without a group is its own group."""
     if not any(groups):
@@ -247,7 +252,7 @@ def auc(targets: Array, scores: Array) -> OfWeights:
 
 def number_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetric]:
     """Pearson and Spearman correlation."""
-    a, b = (x - x.mean() for x in (targets.astype(np.float64), predictions.astype(np.float64)))
+    a, b = map(_standardize, (targets, predictions))
     values = np.stack([np.ones(len(a)), a, b, a * a, b * b, a * b], 1)
 
     def pearson(n: Array, a: Array, b: Array, aa: Array, bb: Array, ab: Array) -> Array:
@@ -274,8 +279,15 @@ def error_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetri
     return {"mae": ratio(np.abs(difference), ones), "rmse": ratio(difference**2, ones, np.sqrt)}
 
 
-def squared_error_metrics(targets: Array, predictions: Array) -> dict[str, WeightedMetric]:
-    """Mean squared error, and R^2."""
+def _standardize(values: Array) -> Array:
+    """The values with mean 0 and standard deviation 1; zeros if they are constant but for rounding."""
+    centered = values.astype(np.float64) - values.mean(dtype=np.float64)
+    std = float(centered.std())
+    return centered / std if std > TINY * np.abs(values).max(initial=0.0) else np.zeros(len(values))
+
+
+def squared_error_metrics(targets: Array, predictions: Array, unit: float = 1.0) -> dict[str, WeightedMetric]:
+    """R^2, and the mean squared error of values that are multiples of this unit."""
     error, centered = (targets - predictions).astype(np.float64) ** 2, targets - targets.mean(dtype=np.float64)
     rows = np.stack([np.ones(len(error)), error, centered, centered**2], 1)
 
@@ -283,7 +295,7 @@ def squared_error_metrics(targets: Array, predictions: Array) -> dict[str, Weigh
         variance = squares / n - (sums / n) ** 2
         return np.where(variance > TINY, 1 - _divide(error / n, variance), 0.0)
 
-    return {"mse": mean(error), "r2": OfSums(rows, r2)}
+    return {"r2": OfSums(rows, r2), "mse": mean(unit**2 * error)}
 
 
 def _correlation(covariance: Array, variance: Array, other: Array) -> Array:
