@@ -90,7 +90,7 @@ def _json_rows(path: Path, columns: ColumnRequest, lines: Lines, on_skip: OnSkip
             yield number, [texts[str(key)].encode("utf-8", "replace").decode() for key in keys]  # no lone surrogates
 
 
-def json_objects(path: Path, lines: Lines, on_skip: OnSkip) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(path: Path, lines: Lines, on_skip: OnSkip) -> Iterator[tuple[int, dict[str, object]]]:
     """The object on each line that is not blank."""
     for number, line in lines:
         if line is None or not line.strip():
