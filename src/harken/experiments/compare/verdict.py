@@ -67,9 +67,10 @@ def _difference(
         sign = -metric_sign(metric)
         if difference := welch_difference(*values, sign=sign, comparisons=n_pairs):
             return difference, min(map(len, values)), OVER_SEEDS
-        ends = [nested(group[0].facts, "intervals", split).get(metric) for group in (best, other)]
-        if None in ends:
+        intervals = [nested(group[0].facts, "intervals", split) for group in (best, other)]
+        if not all(metric in row for row in intervals):
             return None
+        ends = [row[metric] for row in intervals]
         difference = newcombe_difference(values[0][0], values[1][0], ends, sign=sign).adjusted(n_pairs, n_pairs)
         return difference, *count_units(best[0].protocol(split))
     if max(map(len, values)) > 1:
