@@ -5,6 +5,7 @@ path has either the old or the new content, never a part of it.
 """
 
 import errno
+import glob
 import hashlib
 import os
 import shutil
@@ -49,6 +50,24 @@ def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         except OSError:  # a file system without locks: the last writer wins, and renaming is atomic
             pass
         yield
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete the temporary files of this path whose process has been killed."""
+    for temporary in path.parent.glob(f".tmp-*-{glob.escape(path.name)}"):
+        process = temporary.name.removeprefix(".tmp-").removesuffix(f"-{path.name}")
+        if process.isdecimal() and not _is_running(int(process)):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 @contextmanager

@@ -193,6 +193,13 @@ def test_texts_that_are_all_names_of_files_are_refused_and_those_among_texts_are
     assert capsys.readouterr().err.startswith("harken: my essay.txt is a file; ")
 
 
+def test_the_name_of_a_file_is_not_a_prompt(harken, run, text):
+    output = harken("generate", run, text, "--tokens", 2)
+    assert output.code == 2
+    assert output.err.startswith(f"harken: {text} is a file; ")
+    assert output.err.endswith(f"use --in {text} --out answers.csv\n")
+
+
 @pytest.mark.parametrize(
     ("content", "printed"),
     [

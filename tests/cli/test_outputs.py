@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +114,36 @@ def test_an_error_leaves_neither_a_part_of_the_file_nor_a_temporary_one(tmp_path
     with pytest.raises(BadInput, match="a bad row"):
         write_answers(tmp_path / f"a{ending}", ["id"], rows(), ["label"])
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old answers"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_leaves_the_old_file_and_no_temporary_one(harken, tmp_path, run, monkeypatch, name, code):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "harken.inference.run.Run.score", lambda *texts, **how: os.kill(os.getpid(), getattr(signal, name))
+    )
+    (tmp_path / "in.txt").write_text("a text\n")
+    (tmp_path / "a.csv").write_text("old answers")
+    output = harken("score", run, "--in", "in.txt", "--out", "a.csv", "--force")
+    signal.signal(signal.SIGTERM, before)
+    assert output.code == code
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "in.txt": "a text\n",
+        "a.csv": "old answers",
+    }
+
+
+def test_the_temporary_file_of_a_killed_process_is_deleted_and_that_of_a_running_one_is_kept(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    killed, running, other = (
+        tmp_path / f".tmp-{process}-{name}"
+        for process, name in ((ended.pid, "a.csv"), (os.getppid(), "a.csv"), (ended.pid, "b.csv"))
+    )
+    for path in (killed, running, other):
+        path.touch()
+    write_answers(tmp_path / "a.csv", ["id"], [({"id": 1}, {"label": "x"})], ["label"])
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", running.name, other.name}
 
 
 @pytest.mark.parametrize(

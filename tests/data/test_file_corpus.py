@@ -195,6 +195,14 @@ CASES: dict[str, Case] = {
         quoted(changed(2, "eins\nzwei")),
         {"labelled": changed(2, "eins zwei"), "in": [text for text, _ in changed(2, "eins\nzwei")]},
     ),
+    "a line break after a comma in every quoted cell": csv(
+        quoted([(f"{text},\nso heißt es", label) for text, label in ROWS]),
+        {"labelled": [(f"{t}, so heißt es", b) for t, b in ROWS], "in": [f"{t},\nso heißt es" for t in TEXTS]},
+    ),
+    "CR line breaks in quotes": csv(
+        quoted([(f"{text},\nso heißt es", label) for text, label in ROWS], end="\r").replace("\n", "\r"),
+        {"labelled": [(f"{t}, so heißt es", b) for t, b in ROWS]},
+    ),
     "a CRLF line break in quotes": csv(
         quoted(changed(2, "eins\r\nzwei"), end="\r\n"), {"labelled": changed(2, "eins zwei")}, loose=True
     ),

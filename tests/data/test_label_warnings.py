@@ -36,7 +36,14 @@ def test_cells_with_several_labels_suggest_their_separator(separator):
 
 @pytest.mark.parametrize(
     "cells",
-    [["Berlin, Germany", "Paris, France", "Munich, Germany"], ["a", "b"], ["n/a", "yes", "no"], ["1;2", "3;4"], []],
+    [
+        ["Berlin, Germany", "Paris, France", "Munich, Germany"],
+        ["a", "b"],
+        ["n/a", "yes", "no"],
+        ["1;2", "3;4"],
+        ["1,75", "1,5", "5,75", "5"],
+        [],
+    ],
 )
 def test_other_cells_suggest_no_separator(cells):
     assert suggest_separator(cells * 5) is None

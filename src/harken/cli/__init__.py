@@ -6,6 +6,7 @@ A command is imported when it is called, so `harken --help` does not import torc
 import json
 import os
 import re
+import signal
 import sys
 import tomllib
 import traceback
@@ -173,7 +174,11 @@ def print_json(values: Mapping[str, object]) -> None:
 
 
 def main() -> None:
-    """The entry point: an error is one line on stderr and an exit code; HARKEN_DEBUG=1 adds the traceback."""
+    """The entry point: an error is one line on stderr and an exit code; HARKEN_DEBUG=1 adds the traceback.
+
+    SIGTERM deletes unfinished output files, as Ctrl-C does; a training writes a checkpoint first.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = harken.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -188,6 +193,10 @@ def main() -> None:
     except Exception as error:
         what = str(error).strip().splitlines()
         _exit_with(f"{type(error).__name__}: {what[0] if what else 'unknown'}; set HARKEN_DEBUG=1 for the traceback", 1)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _usage_message(error: click.ClickException) -> str:

@@ -10,7 +10,7 @@ from harken.events import silent
 
 from . import json_option, load_run, precision_option, print_json, reject_options, search_options, seed_option
 from .answers import Answer, UnknownWords, answer_texts, null_line, parallel_lists
-from .inputs import Inputs, file_options
+from .inputs import Inputs, file_options, refuse_file_names
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -38,6 +38,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     """
     options: dict[str, Any] = settings
     inputs = Inputs.from_options(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], options)
+    refuse_file_names([prompt] if prompt else [])
     if next_ is not None:
         reject_options("with --next", *options)
     model = load_run(run, "generate", precision)

@@ -10,7 +10,7 @@ from typing import Any
 
 from harken.errors import BadInput
 from harken.events import to_json_value
-from harken.files import atomic_file
+from harken.files import atomic_file, remove_leftovers
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = (*DELIMITERS, ".jsonl")
@@ -61,6 +61,7 @@ def write_answers(
             present.update(answer)
             yield json_line({**own, **{column_name(key, names): value for key, value in answer.items()}})
 
+    remove_leftovers(path)
     with atomic_file(path) as temporary, temporary.open("w", **TEXT) as file:
         if delimiter is None:
             file.writelines(lines())

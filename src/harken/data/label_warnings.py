@@ -35,7 +35,7 @@ def suggest_separator(cells: Iterable[str]) -> tuple[str, str] | None:
     for separator in SEPARATORS:
         parts = {cell: {part.strip() for part in cell.split(separator)} - {""} for cell in counts}
         occurrences = Counter(part for names in parts.values() for part in names)
-        several = [cell for cell, names in parts.items() if len(names) > 1]
+        several = [cell for cell, names in parts.items() if len(names) > 1 and parse_number(cell, ",") is None]
         shared = [cell for cell in several if all(occurrences[part] > 1 for part in parts[cell])]
         if shared and len(shared) >= MIN_SHARED * len(several) and len(occurrences) < len(counts):
             return separator, max(shared, key=lambda cell: counts[cell])

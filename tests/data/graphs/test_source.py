@@ -13,9 +13,17 @@ from harken.data.cache import cache_folder
 from harken.data.detect import preview
 from harken.data.detect.kinds import detect_kind
 from harken.data.graphs.batch import add_positional_encoding, build_graph
-from harken.data.graphs.files import COLUMN_PATTERNS, GraphTables, SparseFeatures, from_networkx, save_networkx
+from harken.data.graphs.files import (
+    COLUMN_PATTERNS,
+    GraphTables,
+    SparseFeatures,
+    folder_of_graph,
+    from_networkx,
+    save_networkx,
+)
 from harken.data.graphs.source import GraphProcessor, GraphSource
 from harken.errors import BadInput, BadRun, BadSetting
+from harken.experiments.choose import choose
 from harken.settings import MAX_HOPS
 
 
@@ -213,6 +221,24 @@ def test_a_folder_with_edges_is_a_graph_and_without_nodes_it_predicts_edges(fold
 
 
 # --- several graphs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"data.kind": "graph"}])
+def test_a_table_of_nodes_next_to_its_edges_names_the_folder(folder, settings):
+    nodes, message = str(folder / "nodes.csv"), f"the nodes of a graph, next to edges.csv; .*: harken train {folder}"
+    with pytest.raises(BadInput, match=message):
+        choose(nodes, settings).recipe.load_data()
+    assert choose(nodes, {"data.label": "club", "data.text": "note"}).recipe.data.kind == "table"
+
+
+@pytest.mark.parametrize(("header", "kind"), [("source,target", "graph"), ("x,y", "")])
+def test_edges_alone_are_read_with_a_notice_or_refused_with_the_name_of_the_folder(folder, header, kind):
+    edges = folder / "edges.csv"
+    edges.write_text(edges.read_text().replace("from,to", header))
+    detection = detect_kind(edges)
+    assert detection.kind == kind or not kind
+    assert detection.notice + detection.refusal == folder_of_graph(edges)
+    assert bool(detection.refusal) == (not kind)
 
 
 def write_graphs(tmp_path: Path) -> Path:

@@ -71,6 +71,13 @@ def test_a_class_counts_as_clearly_above_a_threshold_if_its_whole_wilson_interva
     assert intervals({"x": weighted.ClassShares(values, index, threshold=0.95)})["x"] == (1, 2)
 
 
+@pytest.mark.parametrize("n_labels", [3, 5, 7])
+def test_rounding_gives_faultless_predictions_of_several_labels_no_narrow_interval(n_labels):
+    labels = np.arange(24) % n_labels
+    ends = intervals(weighted.label_metrics(labels, labels, n_labels))
+    assert ends["matthews"] == pytest.approx((1 - 2 * wilson_interval(0, 24)[1], 1))
+
+
 def test_undefined_metrics_and_single_examples_have_no_interval():
     outcomes = {
         "loss": weighted.mean([np.nan, 1.0]),

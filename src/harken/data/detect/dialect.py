@@ -30,7 +30,7 @@ from .preview import (
 
 DELIMITERS = "\t;|,"  # in the order in which they are tried
 SEPARATOR_LINE = re.compile(r'"?sep=([\t;|,])"?', re.I)  # the first line of some files of Excel
-QUOTED_CELL = r'(?:^|{0})"(?:[^"\n]|"")*"(?={0}|$)'
+QUOTED_CELL = r'(?:^|{0})"(?:[^"\n]|"")*"(?={0}|$)'  # in one line
 SAMPLE_CHARACTERS = 100_000  # searched for quoted cells
 
 
@@ -145,6 +145,7 @@ def _try_quotes(text: TextPreview, delimiter: str) -> TablePreview:
         return literal
     sample = text.text[:SAMPLE_CHARACTERS]
     n_cells = len(re.findall(QUOTED_CELL.format(re.escape(delimiter)), sample, re.M))
+    n_cells += sum("\n" in cell for row in quoted.rows for cell in row)
     if quoted.rows and len(quoted.rows[0]) == 1 and 2 * n_cells > sample.count("\n"):  # one column of quoted cells
         return quoted
     return max(

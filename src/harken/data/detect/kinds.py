@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harken.data.graphs.files import folder_of_graph
 from harken.data.labelled.folders import text_folders
 from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import input_error, parse_json
@@ -60,6 +61,11 @@ def detect_kind(path: str | Path, encoding: str | None = None, names: Collection
     detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
     detection = next(filter(None, detections), None) or _detect_table(text, _flatten(names))
     is_text = path.suffix.lower() not in (*BINARY_TABLES, FRAME_SUFFIX)
+    if (fix := folder_of_graph(path)) and detection.kind == "graph":
+        detection = replace(detection, notice=fix)
+    elif fix:
+        alone = f"; to learn from this table alone: data.kind={detection.kind}" * (not detection.refusal)
+        detection = replace(detection, refusal=fix + alone)
     return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
 
 

@@ -8,6 +8,7 @@ import csv
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,19 @@ def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
         return from_arrays(path)
     if path.suffix.lower() in NETWORKX_READERS:
         return from_networkx(_read_networkx(path), columns, str(path))
+    if path.name != "edges.csv" and (fix := folder_of_graph(path)):
+        raise BadInput(f"{path}: {fix}")
     return from_tables(str(path), None, read_columns(path, encoding), None, columns)
+
+
+def folder_of_graph(path: Path) -> str:
+    """What to do with one table of a graph in a folder of several tables; empty for other files."""
+    second = {"edges.csv": "nodes.csv", "nodes.csv": "edges.csv", "graphs.csv": "edges.csv"}.get(path.name)
+    if not second or not path.with_name(second).is_file():
+        return ""
+    folder = shlex.quote(str(path.absolute().parent if path.parent == Path() else path.parent))
+    fix = f"to learn the graph, give the folder: harken train {folder}"
+    return f"the {path.stem} of a graph, next to {second}; {fix}"
 
 
 def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:

@@ -16,6 +16,7 @@ from .weighted import ClassShares, Mean, Outcomes, WeightedMetric
 CONFIDENCE = 0.95
 DRAWS, MIN_DRAWS = 2000, 500  # resamples; fewer of many examples
 MAX_DRAWN = 10_000_000  # examples of all resamples
+ROUNDING = 1e-9  # a narrower interval has no width
 CHUNK = 2_000_000  # weights computed at once: bounds the memory
 SERIES_FREEDOM = 200  # degrees of freedom from which on the quantile of t is a series
 # where a metric can be; (0, 1) if it is not listed
@@ -142,10 +143,10 @@ def widen_at_ends(name: str, interval: Interval, n: int) -> Interval:
     No resample of n faultless examples has a fault, but the next example may have one: its probability is at most
     Wilson's bound, and this share of the range is added.
     """
-    if name in UNBOUNDED or interval[0] < interval[1]:
+    if name in UNBOUNDED or interval[1] - interval[0] > ROUNDING:
         return interval
     (lowest, highest), (_, fault) = BOUNDS.get(name, (0.0, 1.0)), wilson_interval(0, n)
     width = fault * (highest - lowest)
-    if interval[0] >= highest - 1e-9:
+    if interval[0] >= highest - ROUNDING:
         return highest - width, highest
-    return (lowest, lowest + width) if interval[1] <= lowest + 1e-9 else interval
+    return (lowest, lowest + width) if interval[1] <= lowest + ROUNDING else interval

@@ -166,7 +166,9 @@ def _bootstrap_difference(name: str, value: float, draws: Array, n: int) -> Diff
     if not (np.isfinite(draws).all() and math.isfinite(value)):
         return None
     low, high = percentile_interval(draws, n)
-    if low == high and name not in UNBOUNDED:  # each system may have the faults of a metric at the end of its range
+    if (
+        high - low < intervals.ROUNDING and name not in UNBOUNDED
+    ):  # each system may have the faults of a metric at the end of its range
         lowest, highest = BOUNDS.get(name, (0.0, 1.0))
         width = 2 * intervals.wilson_interval(0, n)[1] * (highest - lowest)
         low, high = value - width, value + width
