@@ -66,6 +66,15 @@ def test_predictions_are_aligned_with_the_rows(trained):
     assert answers[::2] == [labels[0]["label"] for labels in trained.classify(texts[::2])]
 
 
+def test_the_rows_of_another_frame_are_evaluated(trained):
+    texts = [f"a {word} film, row {n}" for n in range(30) for word in ("good", "bad")]
+    frame = StandInFrame(review=texts, opinion=["pos", "neg"] * 30)
+    score, _ = trained.evaluate(data=frame)
+    assert score.protocol["texts"] == 60
+    predicted = np.array(trained.predict(StandInFrame(review=texts)))
+    assert score.metrics["accuracy"] == pytest.approx(np.mean(predicted == np.array(frame["opinion"])))
+
+
 def test_labels_that_did_not_occur_in_training_are_named_with_their_counts(trained):
     frame = StandInFrame(review=["a good film", "a bad film", "a film"], opinion=["meh", "pos", "meh"])
     notices = []

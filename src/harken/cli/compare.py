@@ -83,6 +83,10 @@ class TrialListener(ConsoleListener):
         if event in self.events:
             super().__call__(event, **facts)
 
+    def _notice(self, text: str, **_: Any) -> None:
+        if text not in self.notices:  # of an earlier trial on the same data
+            super()._notice(text)
+
     def _comparison_start(self, rows: int, seeds: int, minutes: float) -> None:
         many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"
         self.line(f"  compare {many}" + (f": {format_duration(minutes * 60)} of training" if minutes else ""))

@@ -290,7 +290,8 @@ def _write_predictions(folder: Path, runs: list[Run]) -> Iterator[str]:
     if not answers:
         return
     if n_missing := sum(runs[0].facts["data"]["texts"].values()) - len(answers):
-        yield f"{n_missing:,} rows are in no test fold, because no row of another fold has their label or group"
+        rows = f"{n_missing:,} row{'s are' if n_missing > 1 else ' is'} in no test fold"
+        yield f"{rows}, because no row of another fold has the same label or group"
     data: TableSource = runs[0].recipe.data
     tables = {path: _user_columns(Path(path), data) for path in dict.fromkeys(answer.path for answer in answers)}
     names = list(dict.fromkeys(name for table in tables.values() for row in table.values() for name in row))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TypedDict, cast
 
+from harken.data.tables.frame import Data, data_path
 from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent, without_overflow
 from harken.tasks import Evaluation
@@ -23,7 +24,7 @@ class EvaluationOptions(TypedDict, total=False):
 def evaluate_run(
     run: LoadedModel,
     split: str | None = None,
-    data: str | None = None,
+    data: Data | None = None,
     *,
     encoding: str = "",
     overflow: OverflowMode = "truncate",
@@ -34,8 +35,8 @@ def evaluate_run(
     overflow="windows" averages over the overlapping windows of a long text.
     """
     check_overflow(overflow, allowed=run.recipe.task.kind == "classify")
-    split = split or ("test" if data or "test" in run.metrics else "valid")
-    other = None if data is None else (data, split)
+    split = split or ("test" if data is not None or "test" in run.metrics else "valid")
+    other = None if data is None else (data := data_path(data, listen), split)
     reading = without_overflow(listen) if overflow == "windows" else listen
     loaded = run.recipe.load_data(run.tokenizer, other=other, encoding=encoding, listen=reading)
     if split not in loaded.splits:

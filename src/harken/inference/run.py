@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
-from harken.data.tables.frame import Frame
+from harken.data.tables.frame import Data, Frame
 from harken.events import Listener, silent, warn, warn_of_overflow
 from harken.tasks import Evaluation
 
@@ -143,7 +143,7 @@ class Run(LoadedModel):
         return scores[0] if isinstance(text, str) else scores
 
     def evaluate(
-        self, split: str | None = None, *, data: str | None = None, **options: Unpack[EvaluationOptions]
+        self, split: str | None = None, *, data: Data | None = None, **options: Unpack[EvaluationOptions]
     ) -> Evaluation:
         """The metrics, with 95 % intervals, of this model and of baselines on a split (test, else valid) or other data.
 

@@ -48,7 +48,7 @@ from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
 from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor
-from .folders import TextFolders, read_folder, text_folders
+from .folders import SUFFIXES, TextFolders, read_folder, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -204,7 +204,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
                     hint += f"; to group rows of numbers: harken cluster {shlex.quote(str(path))}"
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
-                if text_folders(path.parent.parent):
+                if (tree := text_folders(path.parent.parent)) and tree.has_labels and path.suffix in SUFFIXES:
                     hint = f"{path.parent} has texts of one label; give the folder above it, {path.parent.parent}"
                 raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
         texts = text if isinstance(text, list) else [text]

@@ -38,10 +38,19 @@ class Frame(Protocol):
     def __getitem__(self, name: str, /) -> Iterable[object]: ...
 
 
+Data = str | Path | Frame  # a file or a folder by its name, or a DataFrame
+
+
 def refuse_lazy(frame: object) -> None:
     """Refuse a LazyFrame of polars, before anything resolves its columns."""
     if type(frame).__name__ == "LazyFrame":
         raise BadInput("LazyFrame: has no rows yet; give a DataFrame: df.collect()")
+
+
+def data_path(data: Data, listen: Listener = silent) -> str:
+    """The path of data; a DataFrame is saved in the cache."""
+    refuse_lazy(data)
+    return str(save_frame(data, listen=listen) if isinstance(data, Frame) else data)
 
 
 def column_names(frame: Frame) -> list[str]:

@@ -74,8 +74,8 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
     unread = ", ".join(repr(sheet.title) for sheet in sheets if sheet is not chosen)
     notices = [f"reads the sheet {chosen.title!r}; not read: {unread}"] * bool(unread)
     if n_formulas:
-        cells = f"{n_formulas:,} cell{'s hold formulas' if n_formulas > 1 else ' holds a formula'}"
-        notices.append(f"{cells} without a stored value; open and save the file in Excel")
+        formulas = f"{n_formulas:,} cell{'s hold formulas' if n_formulas > 1 else ' holds a formula'}"
+        notices.append(f"{formulas} without a stored value; open and save the file in Excel")
     return "; ".join(notices)
 
 

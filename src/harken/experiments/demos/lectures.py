@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any, cast
 
 from harken.data.cache import cache_folder
-from harken.data.synthetic.stories import stories as generate_stories
+from harken.data.synthetic.stories import place_stories
 from harken.events import Listener, silent
 from harken.experiments.report.graph_plot import NodePrediction, graph_svg
 from harken.experiments.train import train
@@ -16,7 +16,7 @@ from harken.inference.run import Labels, Run
 
 from . import DemoOutput, demo_texts
 
-TASK, N_QUESTIONS = 2, 10_000  # where an object is that people carry around
+N_QUESTIONS = 12_000  # where people and things are
 JOE = (
     "Joe went to the kitchen",
     "Joe picked up milk",
@@ -24,7 +24,7 @@ JOE = (
     "Joe put down the milk",
     "Joe went to the bedroom",
 )
-QUESTION = "Where is the milk?"
+QUESTIONS = ("Where is the milk now?", "Where is Joe?", "Where is Mary?")
 UNSEEN_SEED = 1  # of a story that the training does not use
 STORIES = {"model.d": 32, "task.linear_start": 2, "train.lr": 0.5}
 GCD = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
@@ -37,23 +37,27 @@ N_UNCERTAIN = 6  # predictions shown
 
 
 def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
-    """Train a memory network on generated stories, then ask a question about the lecture's story of Joe."""
+    """Train a memory network on generated stories, then ask questions about the lecture's story of Joe."""
     path = cache_folder("stories") / "stories.txt"
-    path.write_text("".join(generate_stories(TASK, N_QUESTIONS)))
+    path.write_text("".join(place_stories(N_QUESTIONS)))
     run = train(path, out=out, minutes=minutes, settings=STORIES, listen=listen)
-    reply = run.story(JOE).ask(QUESTION)
-    rows = [f"{' '.join(f'{hop[n]:5.2f}' for hop in reply['hops'])}   {line}" for n, line in enumerate(JOE)]
-    head = " ".join(f"hop {n}" for n in range(1, len(reply["hops"]) + 1))
-    lines = [head, *rows, "", f"{QUESTION}   {reply['answer']}   ({reply['score']:.2f})"]
+    replies = [run.story(JOE).ask(question) for question in QUESTIONS]
+    hops = replies[0]["hops"]
+    rows = [f"{' '.join(f'{hop[n]:5.2f}' for hop in hops)}   {line}" for n, line in enumerate(JOE)]
+    answers = [f"{reply['question']}   {reply['answer']}   ({reply['score']:.2f})" for reply in replies]
+    lines = [" ".join(f"hop {n}" for n in range(1, len(hops) + 1)), *rows, "", *answers]
     *story, question = _unseen_story()
-    (file := run.path / "story.txt").write_text("".join(f"{line}\n" for line in story))
-    texts = demo_texts("stories", run, story=quote(str(file)), question=quote(question))
+    files = run.path / "joe.txt", run.path / "story.txt"
+    for file, text in zip(files, (JOE, story), strict=True):
+        file.write_text("".join(f"{line}\n" for line in text))
+    names = dict(zip(("joe", "story"), (quote(str(file)) for file in files), strict=True))
+    texts = demo_texts("stories", run, **names, ask_joe=quote(QUESTIONS[0]), question=quote(question))
     return DemoOutput(run, "harken's simulator (Apache-2.0)", lines=lines, **texts)
 
 
 def _unseen_story() -> list[str]:
     """The lines of a story that is not in the training data, and its last question, of the kind that is learned."""
-    lines = [line.partition(" ")[2].strip() for line in generate_stories(TASK, 3, UNSEEN_SEED)]
+    lines = [line.partition(" ")[2].strip() for line in place_stories(3, UNSEEN_SEED)]
     return [line for line in lines if "\t" not in line] + [lines[-1].partition("\t")[0]]
 
 
