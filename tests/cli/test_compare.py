@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from harken.cli.compare import TrialListener
+
 TINY = ["model.d=16", "model.layers=1", "model.context=16", "train.steps=2", "train.batch=4", "train.eval_every=1"]
 
 
@@ -18,6 +20,13 @@ def refused(harken):
         return output.err.removeprefix("harken: ").removesuffix("\n")
 
     return call
+
+
+def test_a_notice_of_every_trial_is_printed_once(capsys):
+    with TrialListener(to_stderr=False) as listener:
+        for text in ("skipped 2 rows", "skipped 2 rows", "labels", "skipped 2 rows"):
+            listener("notice", text=text)
+    assert capsys.readouterr().err == "skipped 2 rows\nlabels\n"
 
 
 def test_json_of_compare(harken, text):

@@ -694,6 +694,16 @@ def test_a_table_that_fits_no_model_states_what_fits_it(name: str, tmp_path: Pat
     assert "\n" not in detection.refusal
 
 
+def test_a_column_of_numbers_that_is_read_as_text_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("code,store\n" + "".join(f"{n / 2},{'abc'[n % 3]}\n" for n in range(60)))
+    detection = detect_kind(path)
+    assert (detection.settings["data.text"], detection.settings["data.label"]) == ("code", "store")
+    assert "column 'code' holds numbers, which are read as text" in detection.notice
+    path.write_text("code,store\n" + table("{n} {v},{ab}"))
+    assert not detect_kind(path).notice
+
+
 @pytest.mark.parametrize("share", [10, 5, 2])
 def test_a_ragged_table_is_never_text(share: int, tmp_path: Path) -> None:
     rows = [line + ",more" * (n % share == 0) for n, line in enumerate(table("a {v} {n},{ab}", 200).splitlines())]

@@ -258,7 +258,9 @@ def _labelled(text: TextPreview, labels: list[ColumnStats], texts: list[ColumnSt
         reason += f" (other possible labels: {', '.join(map(str, labels[1:4]))})"
     pairs = (("pairs", f"{texts[0]} and {texts[1]} hold text, but there is a label"),) if texts[1:] else ()
     overrides = ("data.label", *["data.target_type"] * is_regression, "data.kind")
-    detection = Detection("table", reason, settings, (*pairs, AS_TEXT), overrides=overrides)
+    numbers = [c for c in texts if _is_numeric(c)]
+    notice = f"{numbers[0]} holds numbers, which are read as text: digits, not sizes" if numbers else ""
+    detection = Detection("table", reason, settings, (*pairs, AS_TEXT), overrides=overrides, notice=notice)
     if texts:
         return detection
     return replace(detection, refusal=f"{reason}, and no column holds text; {_fits_numbers(text)}")

@@ -24,7 +24,7 @@ JOE = (
     "Joe put down the milk",
     "Joe went to the bedroom",
 )
-QUESTIONS = ("Where is the milk now?", "Where is Joe?", "Where is Mary?")
+QUESTIONS = ("Where is the milk?", "Where is Joe?", "Where is Mary?")
 UNSEEN_SEED = 1  # of a story that the training does not use
 STORIES = {"model.d": 32, "task.linear_start": 2, "train.lr": 0.5}
 GCD = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
@@ -51,7 +51,7 @@ def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
     for file, text in zip(files, (JOE, story), strict=True):
         file.write_text("".join(f"{line}\n" for line in text))
     names = dict(zip(("joe", "story"), (quote(str(file)) for file in files), strict=True))
-    texts = demo_texts("stories", run, **names, ask_joe=quote(QUESTIONS[0]), question=quote(question))
+    texts = demo_texts("stories", run, **names, question=quote(question))
     return DemoOutput(run, "harken's simulator (Apache-2.0)", lines=lines, **texts)
 
 
