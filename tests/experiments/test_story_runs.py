@@ -283,7 +283,7 @@ def test_ask_prints_only_the_lines_with_weight_and_counts_the_others(memnet, cal
     assert len(shown) <= 20
     weights = [max(map(float, line.split()[:2])) for line in shown]
     assert min(weights) >= 0.1
-    assert left_out == f"({len(lines) - len(shown)} lines with weights below 0.1 are left out; --json has all)"
+    assert left_out == f"(left out: {len(lines) - len(shown)} lines with weights below 0.1; --json has all)"
     assert answer.startswith("Where is Joe?   ")
     _, out, _ = call_cli("ask", memnet.path, tmp_path / "long.txt", "Where is Joe?", "--json")
     assert len(json.loads(out)["lines"]) == len(lines)
@@ -320,6 +320,22 @@ def test_ask_reports_an_error_in_one_line(memnet, call_cli, tmp_path):
     assert "two.txt: the file has no question; give one" in err
     with pytest.raises(BadInput, match="this run answers questions about a story; use harken ask"):
         memnet.generate("Joe")
+
+
+def test_words_that_no_training_question_has_are_named(memnet, call_cli, tmp_path):
+    reply = memnet.ask("Where is the kitchen?", "Joe went to the kitchen.")
+    assert (reply["unknown_words"], reply["unasked_words"]) == ([], ["kitchen", "the"])
+    assert memnet.ask("Where is Joe?", "The zebra went to the kitchen.")["unasked_words"] == []
+    (tmp_path / "joe.txt").write_text("Joe went to the kitchen.\n")
+    _, out, _ = call_cli("ask", memnet.path, tmp_path / "joe.txt", "Where is the kitchen?")
+    assert out.rstrip().endswith(", in no training question: kitchen, the)")
+    (tmp_path / "q.jsonl").write_text(
+        json.dumps({"question": "Where is the kitchen?", "story": "Joe ran to the office."})
+    )
+    call_cli("ask", memnet.path, "--in", tmp_path / "q.jsonl", "--out", tmp_path / "a.csv")
+    header, row = (tmp_path / "a.csv").read_text().splitlines()
+    assert "unasked_words" in header
+    assert '"[""kitchen"", ""the""]"' in row
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harken.inference.run import Run
 
 MIN_WEIGHT = 0.1  # of a story line that is printed
-ANSWER_KEYS = ("answer", "score", "start", "end", "reason", "unknown_words")  # the last two: notes
+ANSWER_KEYS = ("answer", "score", "start", "end", "reason", "unknown_words", "unasked_words")  # from `reason`: notes
 QUESTION_COLUMNS, CONTEXT_COLUMNS = ("question", "text"), ("context", "story")
 
 
@@ -137,10 +137,12 @@ def _hops(best: Answer) -> Iterator[str]:
     heads = [*(f"hop {n}" for n in range(1, len(best["hops"]) + 1)), ""]
     yield from columns([heads, *rows]) if rows else []
     if best["hops"] and (n_left_out := len(best["lines"]) - len(rows)):
-        yield f"({n_left_out} lines with weights below {MIN_WEIGHT} are left out; --json has all)"
+        lines = f"{n_left_out} line{'s' * (n_left_out > 1)}"
+        yield f"(left out: {lines} with weights below {MIN_WEIGHT}; --json has all)"
     correct = f", correct is {best['correct_answer']}" if "correct_answer" in best else ""
-    unknown = f", unknown words: {', '.join(best['unknown_words'])}" if best["unknown_words"] else ""
-    yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{correct}{unknown})"
+    words = {"unknown words": best["unknown_words"], "in no training question": best["unasked_words"]}
+    notes = "".join(f", {name}: {', '.join(found)}" for name, found in words.items() if found)
+    yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{correct}{notes})"
 
 
 def _span_line(best: Answer) -> str:

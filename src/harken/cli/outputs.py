@@ -15,7 +15,8 @@ from harken.files import atomic_file, remove_leftovers
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = (*DELIMITERS, ".jsonl")
 LINE = "line"  # the line of --in where a row starts; the first line of the file is 1
-NOTES = ("reason", "unknown_words")  # only if a row has them: why there is no answer; words not in the vocabulary
+# only if a row has them: why there is no answer; words not in the vocabulary, or in no training question
+NOTES = ("reason", "unknown_words", "unasked_words")
 Columns = Mapping[str, object]
 TEXT: Any = {"encoding": "utf-8", "errors": "replace", "newline": ""}  # how text files are opened
 

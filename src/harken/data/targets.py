@@ -62,8 +62,8 @@ def missing_targets(
         return set()
     named = ", ".join(f"{value!r} ({count:,})" for value, count in counts.most_common(MAX_SHOWN))
     if target_type == "number" or missing == "drop":
-        n_rows = counts.total()
-        listen("notice", text=f"{location}: skipped {n_rows:,} rows with a missing target: {named}", skipped=n_rows)
+        rows = f"{(n := counts.total()):,} row{'s' * (n > 1)}"
+        listen("notice", text=f"{location}: skipped {rows} with a missing target: {named}", skipped=n)
         return {*counts}
     remedy = "data.missing=drop skips these rows"
     listen("notice", text=f"{location}: labels that look like missing values are kept: {named}; {remedy}")

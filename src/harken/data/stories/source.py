@@ -82,7 +82,8 @@ class StoryData(ExampleData):
         facts, tasks = super()._facts(), {question.task for question in self.train.questions}
         n_tasks, max_lines = f"{len(tasks)} tasks, " * (len(tasks) > 1), self.train.facts()["most lines"]
         summary = f"{n_tasks}{facts['labels']} answers, {facts['vocab']} words, up to {max_lines} lines"
-        return {**facts, "summary": summary}
+        words = {word for question in self.train.questions for word in normalize_words(question.question).split()}
+        return {**facts, "summary": summary, "question_words": sorted(words)}
 
 
 class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):

@@ -61,6 +61,7 @@ class StoryAnswer(TypedDict):
     lines: list[str]
     hops: list[list[float]]
     unknown_words: list[str]
+    unasked_words: list[str]
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harken.core import watching
 from harken.data.labelled.spans import SquadQuestion, encode_questions
-from harken.data.stories.babi import BabiQuestion, parse_statements
+from harken.data.stories.babi import BabiQuestion, normalize_words, parse_statements
 from harken.data.stories.source import StoryProcessor, encode_stories, memory_overflow, token_overflow
 from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent
@@ -100,14 +100,21 @@ class Story:
         weights = [view.full()[0, 0, 0, : len(stored)].tolist() for view in views.values()] if stored else []
         n_dropped = len(self.lines) - len(stored)
         best, texts = int(p.argmax()), (*self.lines, question)
+        unknown = {word for text in texts for word in self.processor.unknown_words(text)}
         return {
             "question": question,
             "answer": self.processor.labels[best] if p[best] >= min_probability else UNKNOWN,
             "score": float(p[best]),
             "lines": self.lines.copy(),
             "hops": [[0.0] * n_dropped + row for row in weights],
-            "unknown_words": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
+            "unknown_words": sorted(unknown),
+            "unasked_words": sorted(self._unasked_words(question) - unknown),
         }
+
+    def _unasked_words(self, question: str) -> set[str]:
+        """The words of a question that no training question has; the run learned no answer that depends on them."""
+        known = self.run.facts.get("data", {}).get("question_words")  # missing in older runs
+        return set() if known is None else {*normalize_words(question).split()} - {*known}
 
     def _ids(self, text: str, name: str) -> Tensor:  # 1 W
         check_text(**{name: text})
