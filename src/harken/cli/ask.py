@@ -141,7 +141,7 @@ def _hops(best: Answer) -> Iterator[str]:
         yield f"(left out: {lines} with weights below {MIN_WEIGHT}; --json has all)"
     correct = f", correct is {best['correct_answer']}" if "correct_answer" in best else ""
     words = {"unknown words": best["unknown_words"], "in no training question": best["unasked_words"]}
-    notes = "".join(f", {name}: {', '.join(found)}" for name, found in words.items() if found)
+    notes = "".join(f", {name}: {', '.join(some)}" for name, some in words.items() if some)
     yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{correct}{notes})"
 
 
