@@ -229,7 +229,7 @@ def test_no_answer_dominates(kind):
 
 
 def test_a_solver_finds_every_place_and_what_a_story_does_not_mention_is_unknown():
-    numbered = enumerate(place_stories(400), 1)
+    numbered = enumerate(place_stories(800), 1)
     questions = parse_questions("places.txt", numbered, lambda *flaw: pytest.fail(str(flaw)))
     forms, n_unknown = set(), 0
     for q in questions:
@@ -241,9 +241,9 @@ def test_a_solver_finds_every_place_and_what_a_story_does_not_mention_is_unknown
         assert q.answer == (solve(plain) if mentioned else UNMENTIONED)
         forms.add((bool(article), bool(now), mentioned))
         n_unknown += not mentioned
-    assert len(questions) == 400
+    assert len(questions) == 800
     assert len(forms) == 8
-    assert 0 < n_unknown < 100
+    assert 0 < n_unknown < 200
     assert any(" milk." in line and " the milk." not in line for q in questions for line in q.lines)
     assert [*place_stories(20)] == [*place_stories(20)] != [*place_stories(20, seed=1)]
 

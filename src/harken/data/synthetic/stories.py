@@ -93,10 +93,10 @@ def _place_of_thing(story: StoryBuilder) -> None:
 def _places(story: StoryBuilder) -> None:
     """The place of any person or thing, in several words; milk may have no article."""
     for _ in range(5):
-        story.carry(story.rng.randint(2, 6))
+        story.carry(story.rng.randint(3, 6))
         people = {person: story.places.get(person, NOWHERE) for person in PEOPLE}
         things = {f"the {thing}": story.history.get(thing, [NOWHERE])[-1] for thing in THINGS}
-        known = people if story.rng.random() < 0.25 else things
+        known = people if story.rng.random() < 0.1 else things  # people are learned from few questions
         name = story.choose(known)
         if known[name] is NOWHERE:  # fewer of these
             name = story.choose(known)
