@@ -11,12 +11,10 @@ from itertools import pairwise
 
 from harken.errors import BadInput
 
-from .story_builder import GO, MEN, PEOPLE, PLACES, THINGS, KnownPlace, StoryBuilder
+from .story_builder import GO, MEN, PEOPLE, PLACES, KnownPlace, StoryBuilder
 from .tales import article
 
 QUESTIONS_PER_FILE = 1000
-UNMENTIONED = "unknown"  # the place of a person or thing that the story does not mention
-NOWHERE = KnownPlace(UNMENTIONED, ())
 NUMBERS = ("none", "one", "two", "three", "four")
 THEN = ("Then", "After that", "Later", "Afterwards")
 TIMES = ("yesterday", "this morning", "this afternoon", "this evening")
@@ -36,18 +34,7 @@ def stories(kind: int, questions: int, seed: int = 0) -> Iterator[str]:
     """The lines of stories of this kind, up to this number of questions; a pure function of the arguments."""
     if kind not in KINDS:
         raise BadInput(f"stories of kind {kind}: accepted are kinds 1 to {len(KINDS)}")
-    return _lines(KINDS[kind][1], questions, random.Random(f"{kind} {seed}"))
-
-
-def place_stories(questions: int, seed: int = 0) -> Iterator[str]:
-    """The lines of stories about the places of people and of things, up to this number of questions.
-
-    People and things that a story does not mention have the answer UNMENTIONED.
-    """
-    return _lines(_places, questions, random.Random(f"places {seed}"))
-
-
-def _lines(generate: Callable[[StoryBuilder], None], questions: int, rng: random.Random) -> Iterator[str]:
+    rng, generate = random.Random(f"{kind} {seed}"), KINDS[kind][1]
     while questions > 0:
         story = StoryBuilder(rng)
         generate(story)
@@ -88,20 +75,6 @@ def _place_of_thing(story: StoryBuilder) -> None:
             story.carry(1)
         thing = story.choose(story.history)
         story.add_question(f"Where is the {thing}?", *story.history[thing][-1])
-
-
-def _places(story: StoryBuilder) -> None:
-    """The place of any person or thing, in several words; milk may have no article."""
-    for _ in range(5):
-        story.carry(story.rng.randint(3, 6))
-        people = {person: story.places.get(person, NOWHERE) for person in PEOPLE}
-        things = {f"the {thing}": story.history.get(thing, [NOWHERE])[-1] for thing in THINGS}
-        known = people if story.rng.random() < 0.1 else things  # people are learned from few questions
-        name = story.choose(known)
-        if known[name] is NOWHERE:  # fewer of these
-            name = story.choose(known)
-        story.add_question(f"Where is {name}{story.choose(('', ' now'))}?", *known[name])
-    story.lines[:] = (line.replace(" the milk.", story.choose((" the milk.", " milk."))) for line in story.lines)
 
 
 def _previous_place_of_thing(story: StoryBuilder) -> None:

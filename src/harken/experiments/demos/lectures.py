@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any, cast
 
 from harken.data.cache import cache_folder
-from harken.data.synthetic.stories import place_stories
+from harken.data.synthetic.stories import stories as generate_stories
 from harken.events import Listener, silent
 from harken.experiments.report.graph_plot import NodePrediction, graph_svg
 from harken.experiments.train import train
@@ -16,7 +16,7 @@ from harken.inference.run import Labels, Run
 
 from . import DemoOutput, demo_texts
 
-N_QUESTIONS = 12_000  # where people and things are
+TASK, N_QUESTIONS = 2, 10_000  # where an object is that people carry around
 JOE = (
     "Joe went to the kitchen",
     "Joe picked up milk",
@@ -24,7 +24,7 @@ JOE = (
     "Joe put down the milk",
     "Joe went to the bedroom",
 )
-QUESTIONS = ("Where is the milk?", "Where is Joe?", "Where is Mary?")
+QUESTION = "Where is the milk?"
 UNSEEN_SEED = 1  # of a story that the training does not use
 STORIES = {"model.d": 32, "task.linear_start": 2, "train.lr": 0.5}
 GCD = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
@@ -37,15 +37,15 @@ N_UNCERTAIN = 6  # predictions shown
 
 
 def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
-    """Train a memory network on generated stories, then ask questions about the lecture's story of Joe."""
+    """Train a memory network on generated stories, then ask a question about the lecture's story of Joe."""
     path = cache_folder("stories") / "stories.txt"
-    path.write_text("".join(place_stories(N_QUESTIONS)))
+    path.write_text("".join(generate_stories(TASK, N_QUESTIONS)))
     run = train(path, out=out, minutes=minutes, settings=STORIES, listen=listen)
-    replies = [run.story(JOE).ask(question) for question in QUESTIONS]
-    hops = replies[0]["hops"]
+    reply = run.story(JOE).ask(QUESTION)
+    hops = reply["hops"]
     rows = [f"{' '.join(f'{hop[n]:5.2f}' for hop in hops)}   {line}" for n, line in enumerate(JOE)]
-    answers = [f"{reply['question']}   {reply['answer']}   ({reply['score']:.2f})" for reply in replies]
-    lines = [" ".join(f"hop {n}" for n in range(1, len(hops) + 1)), *rows, "", *answers]
+    answer = f"{QUESTION}   {reply['answer']}   ({reply['score']:.2f})"
+    lines = [" ".join(f"hop {n}" for n in range(1, len(hops) + 1)), *rows, "", answer]
     *story, question = _unseen_story()
     files = run.path / "joe.txt", run.path / "story.txt"
     for file, text in zip(files, (JOE, story), strict=True):
@@ -57,7 +57,7 @@ def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
 
 def _unseen_story() -> list[str]:
     """The lines of a story that is not in the training data, and its last question, of the kind that is learned."""
-    lines = [line.partition(" ")[2].strip() for line in place_stories(3, UNSEEN_SEED)]
+    lines = [line.partition(" ")[2].strip() for line in generate_stories(TASK, 3, UNSEEN_SEED)]
     return [line for line in lines if "\t" not in line] + [lines[-1].partition("\t")[0]]
 
 
