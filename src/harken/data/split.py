@@ -299,10 +299,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         splits = {s: self.encode_examples(examples[s], processor) for s in ("valid", "test") if examples.get(s)}
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
-                few, note = "different examples", ""
-                if self.split_columns[0] is not None:
-                    few, note = "groups", "; groups that have an equal example stay together"
-                listen("notice", text=f"data.{split}: too few {few} to hold out a split{note}")
+                few = "different examples" if self.split_columns[0] is None else "groups without equal examples"
+                listen("notice", text=f"data.{split}: too few {few} to hold out a split")
         report_overflow(listen, *filter(None, map(self.overflow, [encoded, *splits.values()])))
         return self.dataset_class(self, processor, encoded, splits, digest, split_by=self.describe_split(files))
 

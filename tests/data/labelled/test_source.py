@@ -559,7 +559,7 @@ def test_too_few_groups_for_a_split_are_reported(tmp_path):
     path = write_table(tmp_path, ["note,patient,label", *rows])
     data = load(path, notices, **VISITS, group="patient")
     assert not data.splits
-    assert "data.test: too few groups to hold out a split; groups that have an equal example stay together" in notices
+    assert "data.test: too few groups without equal examples to hold out a split" in notices
 
 
 def test_a_label_of_the_newest_rows_alone_is_refused_by_time(tmp_path):
