@@ -7,6 +7,7 @@ import torch
 
 from harken.analysis import n_clusters, principal_components
 from harken.analysis.clusters import kmeans
+from harken.analysis.table_regression import table_regression
 
 from . import Measurement, show
 
@@ -105,3 +106,14 @@ def component_regression() -> Measurement:
     pcr_error, full_error = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ weights, test)
     words = f"ratio of the squared errors of a regression on all 50 columns and on {fit.n_components} components"
     return Measurement(full_error / pcr_error, f"{words}, with 60 labels", full_error > 1.5 * pcr_error)
+
+
+@show()
+def table_components() -> Measurement:
+    """A table with three hidden factors needs three components; one fewer loses a factor."""
+    hidden = torch.randn(300, 3, dtype=torch.float64)
+    x = hidden @ torch.randn(3, 8, dtype=torch.float64) + 0.1 * torch.randn(300, 8, dtype=torch.float64)
+    y = hidden @ torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64) + 0.1 * torch.randn(300, dtype=torch.float64)
+    r2 = table_regression(x.numpy(), y.numpy(), 3).r2
+    words = f"cross-validated R^2 with 3 components of a table with 3 hidden factors, {r2[1]:.2f} with 2"
+    return Measurement(r2[2], words, r2[2] >= 0.95 > r2[1])

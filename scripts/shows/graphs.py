@@ -75,3 +75,19 @@ def karate_club() -> Measurement:
     with tempfile.TemporaryDirectory() as folder:
         accuracy = karate(minutes=0.05, out=Path(folder) / "run").run.metrics["test"]["accuracy"]
     return Measurement(accuracy, "accuracy on 32 members", accuracy > 0.9)
+
+
+@show(slow=True)
+def node_clusters() -> Measurement:
+    """k-means on the vectors of the nodes, without their labels, finds the two sides of the club."""
+    import tempfile
+    from pathlib import Path
+
+    import harken
+    from harken.experiments.demos.lectures import karate
+
+    with tempfile.TemporaryDirectory() as folder:
+        facts = harken.cluster(karate(minutes=0.05, out=Path(folder) / "run").run, k=2).facts
+    count = round(facts["purity"] * facts["points"])
+    words = f"of {facts['points']} members are in the cluster of their side; NMI {facts['nmi']:.2f}"
+    return Measurement(count, words, count >= 32)

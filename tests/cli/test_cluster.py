@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,7 +85,10 @@ def test_a_table_of_texts_is_clustered_with_the_line_of_each_row_and_without_emp
         (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
         (["p.npy", "--k", "two"], "expected a number (3), a range (2-8) or a list (2,4,8)"),
         (["p.npy", "--finetune-minutes", "1"], "--finetune-minutes has no effect without --regress"),
-        (["p.npy", "--regress"], "--regress needs a run and a table with labels"),
+        (["p.npy", "--regress"], "--regress needs the target column: harken cluster p.npy --regress COLUMN"),
+        (["p.npy", "--regress", "5"], "p.npy: no column '5'; its columns are 1, 2"),
+        (["p.npy", "--components", "2"], "components=2: has no effect without regress"),
+        (["p.npy", "--layer", "2"], "layer=2: is for a run"),
         (["p.npy", "--start", "best"], "'best' is not one of"),
         (["p.npy", "nope.txt"], "nope.txt: no such file; name a file of texts"),
     ],
@@ -107,3 +111,83 @@ def test_embed_takes_a_layer(harken, run):
     first, last, full = (harken("embed", run, "Tom", *more).out for more in (["--layer", 0], ["--layer", 1], []))
     assert len({first, last, full}) == 3
     assert "layer=2: this run has 1" in harken("embed", run, "Tom", "--layer", 2).err
+
+
+# --- labels and regression --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(harken):  # in the folder of harken
+    rng = np.random.default_rng(0)
+    F = rng.normal(size=(120, 3))
+    x, y = F @ rng.normal(size=(3, 6)), F @ [2, -1, 0.5]
+    rows = [[*(f"{v:.9f}" for v in row), f"{t:.9f}", "hot" if t > 0 else "cold"] for row, t in zip(x, y, strict=True)]
+    with open("reg.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "d", "e", "f", "price", "kind"], *rows])
+    return x, y
+
+
+def test_the_target_of_a_table_is_regressed_on_the_components_of_the_other_columns(harken, table):
+    x, y = table
+    facts = json.loads(harken("cluster", "reg.csv", "--regress", "price", "--k", "2-3", "--out", "o", "--json").out)
+    fit = facts["regression"]
+    assert (fit["target"], fit["components"], facts["columns"]) == ("price", 3, 6)
+    assert fit["r2"] > 0.99
+    assert [*fit["coefficients"]] == ["a", "b", "c", "d", "e", "f"]
+    predicted = fit["intercept"] + x @ [*fit["coefficients"].values()]
+    assert predicted == pytest.approx(y, abs=1e-5)
+    with open("o/regression.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["predicted"]) for row in rows] == pytest.approx(predicted.tolist(), abs=1e-6)
+    assert "R^2 over components" in Path("o/clusters.svg").read_text()
+    assert "Regression" in Path("o/report.html").read_text()
+    z = (x - x.mean(0)) / x.std(0)
+    total = ((z - z.mean(0)) ** 2).sum()
+    assert facts["inertia"] < total
+    assert facts["candidates"][0]["inertia"] > 0.2 * total  # of standardized columns without the target
+
+
+def test_the_regression_of_a_table_is_printed_with_its_components_and_coefficients(harken, table):
+    output = harken("cluster", "reg.csv", "--regress", "price", "--components", 2, "--k", 2, "--columns", "a,b,price")
+    lines = output.out.splitlines()
+    assert "price from 2 components: R^2 " in output.out
+    assert [line.split()[0] for line in lines if line[:2] in ("a ", "b ", "c ")] == ["a", "b"]
+    assert "reg.csv: the text column 'kind' names the rows" in output.err + output.out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ["--regress", "prise"],
+            "no column 'prise'; its columns are a, b, c, d, e, f, price, kind. Did you mean price?",
+        ),
+        (["--regress", "kind"], "the target 'kind' has text, such as 'hot'; a regression needs numbers"),
+        (["--regress", "price", "--components", "9"], "components=9: this table has 1 to 3 components with variance"),
+        (["--regress", "price", "--columns", "price"], "the only column is the target 'price'"),
+    ],
+)
+def test_an_impossible_regression_is_refused_in_one_line(harken, table, args, message):
+    output = harken("cluster", "reg.csv", *args)
+    assert output.code == 2
+    assert message in output.err.splitlines()[-1]
+
+
+def test_clusters_are_compared_with_the_labels_of_a_table(harken, run):
+    with open("t.csv", "w") as file:
+        file.write("text,kind\n" + "".join(f"{'a hat' if n % 2 else 'Tom ran!'},{'xy'[n % 2]}\n" for n in range(20)))
+    output = harken("cluster", run, "t.csv", "--k", 2, "--out", "o")
+    assert "Compared with the 2 labels, which the clustering does not use: NMI 1.00, purity 1.00." in output.out
+    assert "cluster 0: 10 points" in output.out
+    with open("o/clusters.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["label"], row["text"]) for row in rows} == {("x", "Tom ran!"), ("y", "a hat")}
+    facts = json.loads(harken("cluster", run, "t.csv", "--k", 2, "--json").out)
+    assert (facts["true_labels"], facts["nmi"], facts["purity"]) == (2, pytest.approx(1), 1)
+    assert sorted([*cluster["labels"].items()] for cluster in facts["clusters"]) == [[("x", 10)], [("y", 10)]]
+
+
+def test_a_table_named_after_regress_is_reported(harken, run):
+    Path("t.csv").write_text("text,kind\n")
+    message = f"before --regress: harken cluster {run} t.csv --regress"
+    assert message in harken("cluster", run, "--regress", "t.csv").err

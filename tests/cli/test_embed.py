@@ -1,6 +1,7 @@
 """harken embed and harken search: vectors as lines, as JSON and as a file; the nearest lines of a file."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,3 +107,86 @@ def test_a_search_without_a_query_or_a_file_is_refused(harken, run, notes):
     assert harken("search", run, "note.txt", "a").err == (
         "harken: note.txt: cannot be read (No such file or directory); name a text file. Did you mean notes.txt?\n"
     )
+
+
+# --- words in their context, and inputs that are not texts ------------------------------------------------------------
+
+
+def test_the_vector_of_a_word_is_printed_for_each_text(harken, run, model):
+    output = harken("embed", run, "Tom had a hat.", "a hat", "--word", "hat", "--layer", 1)
+    actual = [list(map(float, line.split())) for line in output.out.splitlines()]
+    assert np.array(actual) == pytest.approx(model.embed(["Tom had a hat.", "a hat"], word="hat", layer=1), abs=1e-5)
+    second = harken("embed", run, "a hat, a hat", "--word", "hat", "--occurrence", 2, "--json").out
+    assert json.loads(second)["vectors"][0] == pytest.approx(
+        model.embed("a hat, a hat", word="hat", occurrence=2), abs=1e-6
+    )
+    missing = harken("embed", run, "Tom ran", "--word", "hat")
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert "word='hat': does not occur in 'Tom ran'; give a word of the text" in missing.err
+    assert "--word has no effect with --nearest" in harken("embed", run, "--nearest", "T", "--word", "a").err
+
+
+def test_a_row_without_the_word_has_a_reason_instead_of_a_vector(harken, run, model, tmp_path):
+    (tmp_path / "t.csv").write_text("id,text\n1,a hat\n2,Tom ran\n3,the hat\n")
+    output = harken("embed", run, "--in", "t.csv", "--out", "o.jsonl", "--word", "hat")
+    assert "2 answers and 1 row without one in o.jsonl" in output.out
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows[0]["vector"] == pytest.approx(model.embed("a hat", word="hat"), abs=1e-6)
+    assert rows[1]["vector"] is None
+    assert "does not occur in 'Tom ran'" in rows[1]["reason"]
+
+
+@pytest.fixture(scope="module")
+def graph_run(tmp_path_factory):
+    """A run on a ring of two groups."""
+    home = tmp_path_factory.mktemp("graph")
+    (home / "ring").mkdir()
+    (home / "ring/nodes.csv").write_text("name,group\n" + "".join(f"n{n},{'ab'[n // 6]}\n" for n in range(12)))
+    (home / "ring/edges.csv").write_text("source,target\n" + "".join(f"n{n},n{(n + 1) % 12}\n" for n in range(12)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        package.train(str(home / "ring"), out=home / "run", settings={"train.steps": 2, "model.kind": "gcn"})
+    return home / "run"
+
+
+def test_nodes_are_embedded_searched_and_clustered_by_name(harken, graph_run):
+    model = package.load(graph_run)
+    answers = json.loads(harken("embed", graph_run, "n3", "n7", "--json").out)
+    assert answers["names"] == ["n3", "n7"]
+    assert np.array(answers["vectors"]) == pytest.approx(model.embed(["n3", "n7"]), abs=1e-6)
+    assert harken("embed", graph_run, "n3", "--out", "v.npy").out == "1 vectors in v.npy\n"
+    hits = json.loads(harken("search", graph_run, "n3", "-k", 2, "--json").out)["hits"]
+    assert (hits[0]["name"], hits[0]["label"]) == ("n3", "a")
+    ring = graph_run.parent / "ring"
+    assert json.loads(harken("search", graph_run, ring, "n3", "-k", 2, "--json").out)["hits"] == hits
+    assert harken("search", graph_run, ring, "n3").out.splitlines()[1].split() == ["1.0000", "n3", "a"]
+    other = Path("other")
+    other.mkdir()
+    for name in ("nodes.csv", "edges.csv"):
+        (other / name).write_text((ring / name).read_text().replace("n", "m").replace("mame", "name"))
+    (best,) = json.loads(harken("search", graph_run, other, "m3", "-k", 1, "--json").out)["hits"]
+    assert best["name"] == "m3"
+    assert np.array(json.loads(harken("embed", graph_run, other, "m3", "--json").out)["vectors"]).shape == (1, 16)
+    assert json.loads(harken("cluster", graph_run, other, "--k", 2, "--json").out)["points"] == 12
+    facts = json.loads(harken("cluster", graph_run, "--k", 2, "--json").out)
+    assert (facts["points"], facts["true_labels"], len(facts["labels"])) == (12, 2, 12)
+    assert 0.5 <= facts["purity"] <= 1
+    train = json.loads(harken("cluster", graph_run, "--k", 2, "--split", "train", "--json").out)
+    assert train["points"] == len(model.recipe.load_data(model.tokenizer).train) < 12
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["embed", "n33"], "'n33': not a node of"),
+        (["embed", "n3", "--word", "n"], "word='n': has no effect on vectors of nodes and graphs"),
+        (["search", "n33"], "'n33': not a node of"),
+        (["cluster", "--split", "tran"], "split tran: not a split of nodes of this run"),
+        (["cluster", "--column", "x"], "column=x: is for a table of texts"),
+        (["embed", "--nearest", "n3"], "it has no table of the words of one text"),
+    ],
+)
+def test_inputs_that_a_run_does_not_have_are_refused_in_one_line(harken, graph_run, args, message):
+    output = harken(args[0], graph_run, *args[1:])
+    assert (output.code, output.err.count("\n")) == (2, 1)
+    assert message in output.err

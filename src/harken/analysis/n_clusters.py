@@ -11,6 +11,7 @@ import numpy as np
 
 from harken.events import Listener, silent
 
+from .agreement import adjusted_rand_index
 from .clusters import Clusters, Numbers, Start, Vectors, kmeans
 
 MAX_SAMPLE = 3000  # points for the silhouette, which compares all pairs
@@ -44,16 +45,6 @@ def silhouette(x: Vectors, labels: Numbers) -> float:
     b = means.min(1)
     larger = np.maximum(a, b)
     return float(np.where((counts[own] > 1) & (larger > 0), (b - a) / np.where(larger > 0, larger, 1), 0).mean())
-
-
-def adjusted_rand_index(labels: Numbers, other_labels: Numbers) -> float:
-    """Agreement of two clusterings: 1 if they are equal up to the cluster numbers, about 0 if they are independent."""
-    a, b = (np.unique(numbers, return_inverse=True)[1] for numbers in (labels, other_labels))
-    table = np.zeros((a.max() + 1, b.max() + 1))
-    np.add.at(table, (a, b), 1)
-    pairs, rows, columns = ((t * (t - 1) / 2).sum() for t in (table, table.sum(1), table.sum(0)))
-    expected, maximum = rows * columns / (len(a) * (len(a) - 1) / 2), (rows + columns) / 2
-    return float((pairs - expected) / (maximum - expected)) if maximum != expected else 1.0
 
 
 def stability(x: Vectors, k: int, *, start: Start = "k-means++", seed: int = 0) -> float:

@@ -5,7 +5,7 @@ are uncorrelated, so the least-squares weight of a component does not depend on 
 regressions on the first 1, 2, 3 ... components, and held-out examples choose their number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,30 +54,47 @@ def pca(x: Floats, n_components: int | None = None) -> PrincipalComponents:
 
 
 @dataclass(frozen=True, eq=False)
-class ComponentRegression:
-    """y = mean + z B on the first n_components."""
+class ComponentPath:
+    """y = mean + z B: least squares on the first 1, 2, ... components. Components without variance are dropped."""
 
     components: PrincipalComponents
     mean: Floats  # C
     weights: Floats  # m C
+
+    @classmethod
+    def fit(cls, x: Floats, y: Floats) -> "ComponentPath":
+        """The regression of y (N C) on the principal components of the rows of x."""
+        components = pca(x)
+        variance = components.explained_variance
+        rank = max(1, int((variance > variance.max() * 1e-10).sum()))
+        mean, z = y.mean(0, dtype=np.float64), components.project(x, rank)
+        scale = np.maximum((len(x) - 1) * variance[:rank, None], np.finfo(np.float64).tiny)
+        return cls(components, mean, z.T @ (y - mean) / scale)
+
+    def predictions(self, x: Floats) -> Iterator[Floats]:  # N d -> N C each
+        """The predictions of the first 1, 2, ... components."""
+        predictions = np.repeat(self.mean[None], len(x), 0)
+        for column, weight in zip(self.components.project(x, len(self.weights)).T, self.weights, strict=True):
+            predictions = predictions + column[:, None] * weight
+            yield predictions
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentRegression:
+    """The regression on the first n_components."""
+
+    path: ComponentPath
     n_components: int
     scores: list[float]  # of the first 1, 2, ... components on the held-out rows
 
     def __call__(self, x: Floats) -> Floats:  # N d -> N C
-        return self.mean + self.components.project(x, self.n_components) @ self.weights[: self.n_components]
+        path, m = self.path, self.n_components
+        return path.mean + path.components.project(x, m) @ path.weights[:m]
 
 
 def component_regression(x: Floats, y: Floats, held_out: Floats, metric: Metric) -> ComponentRegression:
     """Principal component regression of y (N C) on the rows of x, with the best number of components on the held-out
-    rows, the smallest in a tie. Components without variance are dropped."""
-    components = pca(x)
-    variance = components.explained_variance
-    rank = max(1, int((variance > variance.max() * 1e-10).sum()))
-    mean, z = y.mean(0, dtype=np.float64), components.project(x, rank)
-    scale = np.maximum((len(x) - 1) * variance[:rank, None], np.finfo(np.float64).tiny)
-    weights = z.T @ (y - mean) / scale
-    predictions, scores = np.repeat(mean[None], len(held_out), 0), list[float]()
-    for column, weight in zip(components.project(held_out, rank).T, weights, strict=True):
-        predictions = predictions + column[:, None] * weight
-        scores.append(metric(predictions))
-    return ComponentRegression(components, mean, weights, 1 + int(np.argmax(scores)), scores)
+    rows, the smallest in a tie."""
+    path = ComponentPath.fit(x, y)
+    scores = [metric(predictions) for predictions in path.predictions(held_out)]
+    return ComponentRegression(path, 1 + int(np.argmax(scores)), scores)

@@ -20,7 +20,7 @@ from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.decode.beam import SearchSettings
 from harken.decode.sampling import SamplingSettings
 from harken.errors import HarkenError
-from harken.inference.answers.embed import embed_token_ids
+from harken.inference.answers.text_vectors import embed_token_ids, pool_ranges
 from harken.inference.run import Run
 from harken.models import EncoderDecoder
 
@@ -213,8 +213,9 @@ def _check_encoder(run: Run, reference: Any, missing: list[str]) -> dict[str, Co
         pairs["logits"] = (model.scores(tokens, lengths=lengths)[real], logits[real][:, :vocab_size])
     mean = (h * real[..., None]).sum(1) / lengths[:, None]
     unpadded = [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
-    vectors = torch.from_numpy(embed_token_ids(model, unpadded, "mean"))
-    pairs["vectors"] = vectors, torch.nn.functional.normalize(mean, dim=-1)
+    ranges, width = pool_ranges(unpadded, "mean"), model.embed.embedding_dim
+    vectors = torch.from_numpy(embed_token_ids(model, unpadded, ranges, width, tokens.device))
+    pairs["vectors"] = torch.nn.functional.normalize(vectors, dim=-1), torch.nn.functional.normalize(mean, dim=-1)
     if model.n_segments:
         pairs |= _segment_outputs(model, reference, tokens, real, missing)
     n_tokens = int(lengths.sum())

@@ -14,7 +14,7 @@ from harken.data.tokenizers.pairs import PairTokenizers
 from harken.data.tokenizers.pretrained import template_processing
 from harken.data.tokenizers.spec import ADDED_TOKEN_FLAGS
 from harken.data.tokenizers.tokenizer import Tokenizer
-from harken.inference.answers.embed import boundary_tokens
+from harken.inference.answers.text_vectors import boundary_tokens
 from harken.inference.run import Run
 
 EDGE_TOKEN, PAD_TOKEN = "<|edge|>", "<pad>"

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,23 +12,22 @@ from harken.errors import BadInput
 from harken.events import Listener
 
 from . import json_option, overflow_option, precision_option, print_json, reject_options
-from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
+from .answers import Answer, answer_texts, min_probability_option, null_line, one_line, parallel_lists
 from .inputs import (
     IMAGE_COLUMNS,
     PAIR_COLUMNS,
     TEXT_COLUMNS,
-    InputRow,
     Inputs,
     file_options,
     input_choices,
     locate_image,
     refuse_file_names,
 )
+from .selection import BATCH_SIZE, selected_batches
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
 
-BATCH_SIZE = 256  # texts per batch
 LABELS_SHOWN = 3  # labels printed per text
 ALL_HELP = (
     f"Print all labels instead of the {LABELS_SHOWN} most probable; in a table, one probability column per label."
@@ -117,7 +115,6 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
     """The inputs in batches; for a run that reads files or names of nodes also the name of each input."""
     from harken.data.sets.columns import header_names
     from harken.inference.answers.rows import label_column, notice_unseen
-    from harken.inference.answers.sets import list_sets
 
     reader = model.input_reader
     if inputs.in_ and reader and reader.is_table:
@@ -135,16 +132,7 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         return [], batches
     else:
         selected = [name for batch in inputs.batches(BATCH_SIZE) for name in batch]
-    select = partial(list_sets, encoding=inputs.encoding) if inputs.in_ else reader.select
-    groups = [selected] if reader.one_batch else [[name] for name in selected]
-    parts = [(group, group) if any(map(is_empty, group)) else select(model, group, listen) for group in groups]
-    names, items = (
-        ([item for part in side for item in part] for side in zip(*parts, strict=True)) if parts else ([], [])
-    )
-    if inputs.in_:
-        inputs.set_rows([InputRow(None, {"set": name}, name) for name in names])
-    size = max(1, len(items)) if reader.one_batch else BATCH_SIZE
-    return names, [items[n : n + size] for n in range(0, len(items), size)]
+    return selected_batches(model, reader, selected, inputs, listen)
 
 
 def _best(model: "Run", labels: list[Any]) -> Answer:

@@ -2,25 +2,32 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from harken.console import ConsoleListener, table
 from harken.errors import BadInput
-from harken.experiments.cluster.records import ClusterFacts
+from harken.experiments.cluster.records import ClusterFacts, TableRegressionFacts
 from harken.experiments.report.formatting import format_number
 
-from . import json_option, overflow_option, print_json, seed_option
+from . import json_option, overflow_option, print_json, reject_options, seed_option
 from .embed import layer_option, pool_option
 
 EXAMPLE_CHARACTERS = 100  # characters printed of an example
+MAX_ROWS = 20  # of the tables of a regression
+CANDIDATE_COLUMNS: tuple[Literal["components", "r2", "explained"], ...] = ("components", "r2", "explained")
+REGRESS_HELP = (
+    "Principal component regression of COLUMN on the other columns of FILE; with RUN and a table of texts on 100, 300, "
+    "... of its labels (COLUMN may be omitted)."
+)
+COMPONENTS_HELP = "With --regress and FILE: number of components.  [default: by cross-validation]"
 STARTS = ("k-means++", "random")
 
 
 @click.command()
 @click.argument("what", metavar="RUN|FILE")
-@click.argument("texts", required=False, metavar="[TEXTS]")
+@click.argument("texts", required=False, metavar="[INPUTS]")
 @click.option("--k", default="2-8", help="Number of clusters: 3, a range (2-8) or a list (2,4,8).")
 @click.option("--restarts", type=click.IntRange(1), default=10, help="Number of initializations; the best is kept.")
 @click.option("--start", type=click.Choice(STARTS), default=STARTS[0], help="Initialization of the centers.")
@@ -32,22 +39,27 @@ STARTS = ("k-means++", "random")
 @click.option("--column", metavar="NAME", help="Text column of a table, by name or number.")
 @click.option("--columns", metavar="A,B", help="Columns of FILE to use, by name or number.  [default: all]")
 @click.option("--decimal", type=click.Choice([".", ","]), default=".", help="Decimal sign of the numbers in FILE.")
-@click.option("--regress", is_flag=True, help="Fit a principal component regression to 100, 300, ... labels.")
+@click.option("--split", metavar="NAME", help="Without INPUTS: only this split of the data of RUN.")
+@click.option("--regress", metavar="COLUMN", is_flag=False, flag_value="", help=REGRESS_HELP)
+@click.option("--components", type=click.IntRange(1), metavar="N", help=COMPONENTS_HELP)
 @click.option("--finetune-minutes", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN.")
 @seed_option("clusters.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name>-clusters]")
 @json_option
 def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> None:
-    """Cluster the vectors of FILE (.npy, .csv), or the embeddings that RUN computes for TEXTS (lines or a table).
+    """Cluster the vectors of FILE (.npy, .csv), or those that RUN computes for INPUTS: lines or a table of texts, a
+    folder of images, a graph, a table of sets. Without INPUTS, RUN clusters its own data.
 
-    Every number of clusters is plotted with three criteria; the silhouette chooses the best. With FILE, TEXTS names its
-    rows.
+    Every number of clusters is plotted with three criteria; the silhouette chooses the best. Where labels are known,
+    NMI and purity compare the clusters with them. With FILE, INPUTS names its rows.
     """
     options: dict[str, Any] = settings
     if texts and re.match(r"[a-z]+\.\w+=", texts) and not Path(texts).exists():
         raise BadInput(f"{texts}: cluster has no settings; use an option, such as --decimal or --column")
-    if options.pop("regress"):
+    if options["regress"] is not None and Path(what).is_dir():
         return _regress(what, texts, json_, options)
+    if options["regress"] == "" and Path(what).is_file():
+        raise click.UsageError(f"--regress needs the target column: harken cluster {what} --regress COLUMN")
     if options.pop("finetune_minutes") is not None:
         raise click.UsageError("--finetune-minutes has no effect without --regress")
     from harken.experiments.cluster.clustering import cluster as cluster_
@@ -63,7 +75,7 @@ def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> No
 
 
 def _print_clusters(facts: ClusterFacts, out: Path) -> None:
-    from harken.experiments.cluster.page import cluster_verdict, n_clusters_text
+    from harken.experiments.cluster.page import agreement_text, cluster_verdict, labels_text, n_clusters_text
 
     heads = ["k", "inertia", "silhouette", "stability", "inertia of each restart"]
     rows = [[row["k"], row["inertia"], row["silhouette"], row["stability"]] for row in facts["candidates"]]
@@ -73,23 +85,43 @@ def _print_clusters(facts: ClusterFacts, out: Path) -> None:
     shares = ", ".join(f"{100 * share:.1f} %" for share in facts["explained"][:5])
     click.echo(f"  The first components explain {shares} of the variance.")
     for one in facts["clusters"]:
-        click.echo(f"\n  cluster {one['cluster']}: {one['size']:,} points   {', '.join(one['words'])}")
+        words = "   ".join(filter(None, [", ".join(one["words"]), labels_text(one)]))
+        click.echo(f"\n  cluster {one['cluster']}: {one['size']:,} points   {words}".rstrip())
         for row in one["examples"]:
             click.echo(f"    {row['distance']:8.4f}  row {row['row']:<7} {row.get('text', '')[:EXAMPLE_CHARACTERS]}")
     click.echo(f"\n  {cluster_verdict(facts)}")
+    if agreement := agreement_text(facts):
+        click.echo(f"  {agreement}")
+    if "regression" in facts:
+        _print_regression(facts["regression"])
     click.echo(f"  report  {out / 'report.html'}      plot: {out / 'clusters.svg'}")
+
+
+def _print_regression(facts: TableRegressionFacts) -> None:
+    from harken.experiments.cluster.table_pcr import regression_verdict
+
+    click.echo("")
+    rows = [[format_number(row[name], 4) for name in CANDIDATE_COLUMNS] for row in facts["candidates"][:MAX_ROWS]]
+    table(["components", "R^2", "explained variance"], rows)
+    click.echo("")
+    coefficients = [*facts["coefficients"].items()][:MAX_ROWS]
+    table(["column", "coefficient"], [[name, format_number(value, 4)] for name, value in coefficients])
+    click.echo(f"\n  {regression_verdict(facts)} Intercept {format_number(facts['intercept'], 4)}.")
 
 
 def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any]) -> None:
     """Principal component regression, optionally next to a fine-tuned model."""
+    column = options["regress"]
     if texts is None:
-        raise click.UsageError("--regress needs a run and a table with labels: harken cluster RUN my.csv --regress")
+        where = f", before --regress: harken cluster {what} {column} --regress" if Path(column).is_file() else ""
+        example = where or ": harken cluster RUN my.csv --regress"
+        raise click.UsageError(f"--regress needs a run and a table with labels{example}")
     from harken.experiments.cluster.pcr import principal_component_regression
 
-    if options["columns"]:
-        raise click.UsageError("--columns has no effect with --regress")
+    reject_options("with --regress and a run", "columns", "components", "split", "scale", "k", "restarts", "start")
     pcr_options = {
-        name: options[name] for name in ("pool", "layer", "overflow", "raw", "seed", "out", "finetune_minutes")
+        name: options[name]
+        for name in ("pool", "layer", "overflow", "raw", "seed", "out", "regress", "finetune_minutes")
     }
     with ConsoleListener(to_stderr=json_) as listener:
         facts = principal_component_regression(what, texts, listen=listener, **pcr_options)

@@ -1,6 +1,7 @@
 """harken search RUN CORPUS QUERY..."""
 
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
 
@@ -19,7 +20,7 @@ class CorpusOptions(TypedDict):
     """How the texts are read and embedded."""
 
     column: str | None
-    pool: str
+    pool: str | None
     overflow: "OverflowMode"
 
 
@@ -39,17 +40,24 @@ def search(
 
     CORPUS is a file with one text per line, or a table with a column of texts.
 
-    With - or piped input, each line of stdin is a query. The search is exact. Embeddings are computed once and cached
-    until the file or the run changes.
+    For a RUN on images or captions, CORPUS is a folder of images and QUERY an image file; for a RUN on sets, tables of
+    sets; for a RUN on graphs, CORPUS is a graph and QUERY the name of a node or a graph in it; for a RUN on stories,
+    CORPUS is a story. Without CORPUS such a RUN searches its own data.
+
+    With - or piped input, each line of stdin is a query. The search is exact. Embeddings of a text file are computed
+    once and cached until the file or the run changes.
     """
-    inputs = Inputs(queries, "a query, or - to read queries")
     model = load_run(run, "embed")
+    path: str | None = corpus
+    if not model.embedder.reads_lines and not Path(corpus).exists():
+        path, queries = None, (corpus, *queries)
+    inputs = Inputs(queries, "a query, or - to read queries")
     answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:
-        file = model.corpus(corpus, **options, listen=listener)
+        searched = model.corpus(path, **options, listen=listener)
 
         def predict(batch: list[str], _: int) -> list[Answer]:
-            return [{"hits": file.search(query, k)} for query in batch]
+            return [{"hits": searched.search(query, k)} for query in batch]
 
         for query, answer in answer_texts(model, inputs.batches(1), predict, {"hits": None}, listener):
             answers.append({"query": query, **answer})
@@ -57,7 +65,14 @@ def search(
                 click.echo("\n" * (len(answers) > 1) + f"query: {query}")
                 click.echo(null_line(answer)) if answer["hits"] is None else None
                 for hit in answer["hits"] or ():
-                    click.echo(f"{hit['score']:7.4f}  {hit['line']:>6}  {hit['text']}")
+                    click.echo(_hit_line(hit))
     if json_:
         is_single = not inputs.stdin and len(queries) == 1
         print_json(answers[0] if is_single else parallel_lists(answers, "query", "hits"))
+
+
+def _hit_line(hit: dict[str, Any]) -> str:
+    """The score of a hit, and its line and text, or its name and label."""
+    if "line" in hit:
+        return f"{hit['score']:7.4f}  {hit['line']:>6}  {hit['text']}"
+    return f"{hit['score']:7.4f}  {hit['name']}  {hit.get('label', '')}".rstrip()

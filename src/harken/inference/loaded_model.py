@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from harken.tasks import Score
 
 from .answers import NEXT_SENTENCE_LABELS, InputReader
 from .answers.unknown import unknown_pieces
+
+if TYPE_CHECKING:
+    from .answers.embed import Embedder
 
 
 class LoadedModel:
@@ -96,6 +99,11 @@ class LoadedModel:
         return cast(InputReader, registry.load_object(self.family.inputs)) if self.family.inputs else None
 
     @property
+    def embedder(self) -> "Embedder":
+        """How its inputs become vectors."""
+        return cast("Embedder", registry.load_object(self.family.embed))
+
+    @property
     def reads_pairs(self) -> bool:
         """Whether an input of `classify` is two texts: labelled pairs, or next-sentence prediction."""
         if isinstance(self.tokenizer, TextLabelProcessor):
@@ -118,13 +126,12 @@ class LoadedModel:
         return "only embeds texts" if self.model.only_embeds else self.family.ability
 
     def require(self, verb: str) -> None:
-        """Raise BadInput unless this run supports a verb. Every model that reads a single text supports embed.
+        """Raise BadInput unless this run supports a verb. Every family with an Embedder supports embed.
 
         >>> run.require("generate")
         """
-        reads_text = self.model.reads_text and not self.is_encoder_decoder
         classifies = bool(self.family.classify) and not self.model.only_embeds
-        if verb != self.verb and not {"embed": reads_text, "classify": classifies}.get(verb):
+        if verb != self.verb and not {"embed": bool(self.family.embed), "classify": classifies}.get(verb):
             prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
             raise BadInput(f"{self.path}: this run {self.ability}; {hint}")

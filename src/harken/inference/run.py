@@ -32,7 +32,8 @@ from .answers import (
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_images
 from .answers.classify import is_pair
-from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words
+from .answers.corpus import Corpus, open_corpus
+from .answers.embed import EmbeddingOptions, EmbeddingSettings, NearbyWord, Vectors, embed_inputs, nearest_words
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
 from .answers.rows import Prediction, RowOptions, best_label, predict_rows, typed_prediction
@@ -319,46 +320,41 @@ class Run(LoadedModel):
 
     def embed(
         self,
-        text: str | Iterable[str],
+        text: str | Path | Iterable[str | Path | Array],
         *,
-        pool: str = "mean",
         normalize: bool = True,
-        layer: int | None = None,
-        overflow: OverflowMode = "truncate",
         listen: Listener = warn_of_overflow,
+        **options: Unpack[EmbeddingOptions],
     ) -> Vectors:
-        """The embedding of a text, or one row for each of a list. pool: mean, cls (first token) or last (token).
+        """The vector of a text, image, node, graph or set, or one row for each of a list; normalize: of length 1.
 
-        normalize: scale to length 1. layer: hidden states after this many blocks; None: the model's output.
+        pool: mean, cls or last (token). layer: hidden states after this many blocks; None: the model's output. word:
+        the vector of a word in its context, of all its occurrences or the one with the number `occurrence`.
         overflow="windows": the mean over the overlapping windows of a text that is longer than the context.
 
         >>> run.embed(["Tom had a hat.", "Lily sat."]).shape
         (2, 16)
+        >>> run.embed("Tom had a hat.", word="hat", layer=1).shape
+        (16,)
         """
-        self.require("embed")
-        check_overflow(overflow)
-        texts, windows = [text] if isinstance(text, str) else to_list(text), overflow == "windows"
-        ids, text_index = encode_texts(self.text_tokenizer, texts, self.model.context, listen, windows=windows)
-        index = text_index if len(ids) > len(texts) else None
-        vectors = embed_token_ids(self.backbone, ids, pool, normalize=normalize, layer=layer, text_index=index)
-        return cast(Vectors, vectors[0]) if isinstance(text, str) else vectors
+        single = isinstance(text, str | Path)
+        rows: list[Any] = [text] if single else to_list(cast(Iterable[Any], text))
+        vectors = embed_inputs(self, rows, EmbeddingSettings(**options), listen, normalize=normalize)
+        return cast(Vectors, vectors[0]) if single and len(vectors) == 1 else vectors
 
     def corpus(
         self,
-        path: str | Path,
+        path: str | Path | None = None,
         *,
-        pool: str = "mean",
         column: str | None = None,
-        overflow: OverflowMode = "truncate",
         listen: Listener = warn_of_overflow,
+        **options: Unpack[EmbeddingOptions],
     ) -> Corpus:
-        """The lines of a text file, or a column of a table, embedded for search. overflow: as in embed.
+        """The texts of a file (of a table: a column), or other inputs, embedded for search; None: its own data.
 
         >>> [hit] = run.corpus("notes.txt").search("a hat", k=1)
         """
-        dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
-        key = f"{pool} {overflow} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
-        return Corpus(Path(path), partial(self.embed, pool=pool, overflow=overflow), key, listen, column)
+        return open_corpus(self, path, column, partial(self.embed, **options), EmbeddingSettings(**options), listen)
 
     def nearest(self, word: str, k: int = 10) -> list[NearbyWord]:
         """The k words of the embedding table with the highest cosine similarity to a word.
@@ -366,8 +362,7 @@ class Run(LoadedModel):
         >>> run.nearest("Tom", k=1)
         [{'word': '...', 'similarity': ...}]
         """
-        self.require("embed")
-        return nearest_words(self.backbone.embed.weight, self.text_tokenizer, word, k)
+        return nearest_words(self, word, k)
 
     # --- attention ----------------------------------------------------------------------------------------------------
 

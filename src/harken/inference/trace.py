@@ -10,7 +10,7 @@ from harken.errors import BadInput
 from harken.models import EncoderDecoder
 
 from .answers import Image, Trace
-from .answers.embed import trace_text
+from .answers.text_vectors import trace_text
 from .answers.translate import trace_translation, translations
 from .loaded_model import LoadedModel
 

@@ -245,6 +245,8 @@ class EncoderDecoder(LanguageModel):
     `lengths`. The attention to the source is an attribute `cross`: a trace finds it by this name.
     """
 
+    encodes_edge: bool = True  # the encoder has a state for the edge token of a source
+
     def __init__(self, vocab: tuple[int, int], d: int, *, shared: bool, word_dropout: float = 0.0) -> None:
         super().__init__(vocab[1], d, word_dropout=word_dropout)
         self.source_vocab = vocab[0]
@@ -258,18 +260,34 @@ class EncoderDecoder(LanguageModel):
         """The encoded source, with the batch first; `real` is False at padding."""
         raise NotImplementedError
 
+    def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:  # B Ls -> B Ls d
+        """The outputs of the encoder for the tokens of a source."""
+        raise NotImplementedError
+
+    @property
+    def encoder_blocks(self) -> Sequence[nn.Module]:
+        """The Transformer blocks of the encoder."""
+        encoder = dict(self.named_children()).get("encoder")
+        if isinstance(encoder, Stack):
+            return encoder.blocks
+        return encoder.transformer_blocks if isinstance(encoder, Model) else ()
+
     def memory(
         self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
     ) -> SourceMemory:
         """Empty memory for decoding B texts, B / len(source) for each source."""
         raise NotImplementedError
 
+    def source_mask(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:  # B Ls, B -> B Ls
+        """False at padding, from the length of a row on; None: no padding."""
+        if lengths is None:
+            return None
+        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        return None if not real.is_cuda and bool(real.all()) else real  # on a GPU this would synchronize
+
     def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:  # B Ls, B
         """Encode source sentences; positions from their lengths on are padding."""
         if tokens is None:
             raise ValueError("an encoder-decoder needs a source, or a memory that contains an encoded source")
-        real = None
-        if lengths is not None:
-            real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-            real = None if not real.is_cuda and bool(real.all()) else real  # on a GPU this would synchronize
+        real = self.source_mask(tokens, lengths)
         return EncodedSource(self.encode(tokens, real), real)

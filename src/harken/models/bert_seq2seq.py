@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from harken.core import FixedMemory, Sinusoid, Stack, keep
 
-from . import EncodedSource, bert, init_weights, scale_residual_init
+from . import bert, init_weights, scale_residual_init
 from .seq2seq import DecoderOfEncoder
 
 
@@ -44,6 +44,7 @@ class BERTSeq2Seq(DecoderOfEncoder):
     """BERT encoder, causal decoder, cross-attention."""
 
     encoder: bert.BERT
+    encodes_edge = False
 
     def __init__(self, settings: BERTSeq2SeqSettings, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, settings.d, shared=settings.share_embeddings, word_dropout=settings.word_dropout)
@@ -61,15 +62,16 @@ class BERTSeq2Seq(DecoderOfEncoder):
         self.head.weight = self.embed.weight
 
     def encode(self, source: Tensor, real: Tensor | None) -> list[FixedMemory]:  # B Ls
-        assert real is not None
-        return self.stack.source_memory(self.encoder(source, structure=keep(real)))
+        return self.stack.source_memory(self.encoder_states(source, real))
 
-    def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:  # B Ls, B
-        """Encode sources. BERT does not know the edge token that ends them, so it counts as padding."""
-        if tokens is None:
-            return super().encode_source(tokens, lengths)
+    def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:
+        assert real is not None
+        return self.encoder(source, structure=keep(real))
+
+    def source_mask(self, tokens: Tensor, lengths: Tensor | None) -> Tensor:
+        """BERT does not know the edge token that ends a source, so it counts as padding."""
         pos = torch.arange(tokens.shape[1], device=tokens.device)
         real = (tokens != self.source_vocab - 1) | (pos == 0)  # an empty source keeps one token
         if lengths is not None:
             real = real & (pos < lengths[:, None])
-        return EncodedSource(self.encode(tokens, real), real)
+        return real

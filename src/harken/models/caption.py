@@ -67,8 +67,11 @@ class Captioner(TransformerDecoder):
             rows = source if real is None else source.masked_fill(~real, 0)  # missing pixels are black
             rows = nn.functional.pad(rows, (0, max(0, n_bytes - rows.shape[1])))[:, :n_bytes]
             source = rows.unflatten(1, (channels, side, side))
-        x = source.to(self.mean.dtype) / (BYTES - 1)
-        return self.stack.source_memory(self.encoder((x - self.mean) / self.std))
+        return self.stack.source_memory(self.encoder(self.normalize(source)))
+
+    def normalize(self, pixels: Tensor) -> Tensor:  # B C S S in bytes
+        """The input of the encoder."""
+        return (pixels.to(self.mean.dtype) / (BYTES - 1) - self.mean) / self.std
 
     def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:
         return replace(super().encode_source(tokens, lengths), real=None)  # no padded patches

@@ -117,6 +117,9 @@ class ConvSeq2Seq(StatefulDecoder):
         H = self.encoder_norm(h)
         return [H, (H + e) * HALF]
 
+    def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:
+        return self.encode(source, real)[0]
+
     def decode(
         self, tokens: Tensor, state: DecoderState, pos: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:

@@ -138,14 +138,24 @@ class GraphModel(Model):
         """Outputs of the nodes; a model reads those inputs that it needs."""
         raise NotImplementedError
 
+    def node_states(
+        self, x: Tensor, *, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
+        positional_encoding: Tensor | None = None, **inputs: object,
+    ) -> Tensor:  # N F -> N d  # fmt: skip
+        """The input of the last layer: what the model has learned about the nodes before their outputs."""
+        raise NotImplementedError
+
     def forward(self, x: Tensor, *, graph_ids: Tensor | None = None, n_graphs: int = 0, **inputs: object) -> Tensor:
         """Outputs of the nodes, or with `n_graphs` of the graphs: the means over their nodes, G C."""
         options: Any = inputs
         y = self.node_outputs(x, **options)
-        if graph_ids is None or not n_graphs:
-            return y
-        sums = y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)
-        return sums / y.new_zeros(n_graphs).index_add(0, graph_ids, y.new_ones(len(graph_ids))).clamp_min(1)[:, None]
+        return y if graph_ids is None or not n_graphs else graph_means(y, graph_ids, n_graphs)
+
+
+def graph_means(y: Tensor, graph_ids: Tensor, n_graphs: int) -> Tensor:  # N C -> G C
+    """The mean over the nodes of each graph."""
+    sums = y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)
+    return sums / y.new_zeros(n_graphs).index_add(0, graph_ids, y.new_ones(len(graph_ids))).clamp_min(1)[:, None]
 
 
 class GNN(GraphModel):
@@ -159,7 +169,15 @@ class GNN(GraphModel):
         return self.blocks[0]
 
     def node_outputs(self, x: Tensor, feature_sum: Sum | None = None, **inputs: object) -> Tensor:
-        for n, layer in enumerate(self.blocks):
+        return self._apply_layers(len(self.blocks), x, feature_sum, **inputs)
+
+    def node_states(self, x: Tensor, feature_sum: Sum | None = None, **inputs: object) -> Tensor:
+        if len(self.blocks) == 1:  # its input is the features
+            return self.node_outputs(x, feature_sum, **inputs)
+        return self.activation(self._apply_layers(len(self.blocks) - 1, x, feature_sum, **inputs))
+
+    def _apply_layers(self, count: int, x: Tensor, feature_sum: Sum | None, **inputs: object) -> Tensor:
+        for n, layer in enumerate(self.blocks[:count]):
             x = layer(self.activation(x), None, **inputs) if n else layer(x, feature_sum, **inputs)
         return x
 
@@ -205,7 +223,11 @@ class GraphTransformer(GraphModel):
     def input_layer(self) -> nn.Module:
         return self.input_projection
 
-    def node_outputs(
+    def node_outputs(self, x: Tensor, **inputs: object) -> Tensor:
+        options: Any = inputs
+        return self.W_y(F.dropout(self.node_states(x, **options), self.p, self.training))
+
+    def node_states(
         self, x: Tensor, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
         positional_encoding: Tensor | None = None, **inputs: object,
     ) -> Tensor:  # fmt: skip
@@ -216,8 +238,7 @@ class GraphTransformer(GraphModel):
             h = h + self.pe_projection(pe)
         edges: Any = inputs
         g = self.graph_weight  # 0 without convolutions
-        y = (1 - g) * self._attention(h, layout, hops) + (g * self._convolution(h, **edges) if g else 0)
-        return self.W_y(F.dropout(y, self.p, self.training))
+        return (1 - g) * self._attention(h, layout, hops) + (g * self._convolution(h, **edges) if g else 0)
 
     def _attention(self, h: Tensor, layout: Layout, hops: Tensor) -> Tensor:  # N d -> N d
         layout = self._with_hop_bias(layout, hops)

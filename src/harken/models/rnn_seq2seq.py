@@ -135,7 +135,16 @@ class RNNSeq2Seq(StatefulDecoder):
         self.decoder = cell(input_size, settings.d, settings.layers, batch_first=True, dropout=between_layers)
 
     def encode(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        return [self.encoder(self.embed_tokens(source, self.source_embed) * self.embedding_scale, real)[1]]
+        return [self._run_encoder(source, real)[1]]
+
+    def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:
+        return self._run_encoder(source, real)[0]
+
+    def _run_encoder(self, source: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:  # B L -> B L d, B d
+        states: tuple[Tensor, Tensor] = self.encoder(
+            self.embed_tokens(source, self.source_embed) * self.embedding_scale, real
+        )
+        return states
 
     def initial_state(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> DecoderState:
         """Encode the sources and compute the initial states of B texts, B / len(source) for each source."""
@@ -179,7 +188,7 @@ class RNNAttention(RNNSeq2Seq):
         self.upper = cell(d, d, n_upper, batch_first=True, dropout=between_layers) if n_upper else None
 
     def encode(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        H, c = self.encoder(self.embed_tokens(source, self.source_embed) * self.embedding_scale, real)
+        H, c = self._run_encoder(source, real)
         H = self.dropout(H)
         return [self.cross.keys(H), H, c]
 

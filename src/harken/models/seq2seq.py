@@ -161,12 +161,17 @@ class Seq2Seq(TransformerDecoder):
         self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, packed: Structure | None = None
     ) -> list[FixedMemory]:
         """Keys and values of the encoded source for the cross-attention of each decoder layer."""
+        return self.stack.source_memory(self.encoder_states(source, real, pos, packed))
+
+    def encoder_states(
+        self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, packed: Structure | None = None
+    ) -> Tensor:
         pos = torch.arange(source.shape[1], device=source.device) if pos is None else pos
         x = self.embed_tokens(source, self.source_embed) * self.embedding_scale
         x = self.source_projection(self.encoder.positions.add(x, pos))
         structure = per_document(self.source_structure, pos) & EncodedSource(None, real, packed).structure
-        h = self.encoder(self.dropout(x), structure=structure, pos=pos)
-        return self.stack.source_memory(self.encoder_norm(h))
+        h: Tensor = self.encoder_norm(self.encoder(self.dropout(x), structure=structure, pos=pos))
+        return h
 
     def forward(
         self,

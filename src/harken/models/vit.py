@@ -99,6 +99,7 @@ class ViT(Model):
 
     def __init__(self, settings: ViTSettings, image_shape: ImageShape) -> None:
         super().__init__()
+        self.d = settings.d
         d, config = settings.d, settings.block_config()
         patch, n_extra = settings.patch_size(image_shape.image_size), int(settings.pool == "first")
         columns = math.ceil(image_shape.image_size / patch)

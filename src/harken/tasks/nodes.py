@@ -7,7 +7,7 @@ edges, in training and in evaluation.
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -83,11 +83,17 @@ class GraphTask(OutputScoredTask[GraphTaskSettings, GraphData, GraphModel, Graph
         return self.data.tables.edges
 
     def node_outputs(self, model: GraphModel) -> Tensor:  # N C
-        """Outputs of all nodes. The graph as input of the model, on its device, is cached."""
+        """Outputs of all nodes."""
+        inputs: Any = self.graph_inputs(model)
+        return model(**inputs)
+
+    def graph_inputs(self, model: GraphModel) -> dict[str, object]:
+        """The whole graph as input of the model, on its device; cached."""
         like, cache = next(model.parameters()), self.data.cache
         if (key := (*self.options, like.device, like.dtype)) not in cache:
             cache[key] = self.graph.model_inputs(like) | {"n_graphs": 0}
-        return model(**cache[key])
+        inputs: dict[str, object] = cache[key]
+        return inputs
 
     def with_l2(self, model: GraphModel, loss: Loss, batch: GraphBatch) -> Loss:
         """The loss with the L2 penalty, l2/2 per target times the squared weights; the reported loss has none."""

@@ -167,11 +167,11 @@ def table(tmp_path):
 
 def test_regression_and_finetuning_use_the_same_labels_and_splits(table, folders, tmp_path, monkeypatch):
     monkeypatch.setattr(pcr, "MIN_LABELS", 40)
-    embedded_texts, embed_texts = [], pcr.embed_texts
+    embedded_texts, embed_points = [], pcr.embed_points
     monkeypatch.setattr(
         pcr,
-        "embed_texts",
-        lambda model, texts, *rest: embedded_texts.append(list(texts)) or embed_texts(model, texts, *rest),
+        "embed_points",
+        lambda model, texts, *rest: embedded_texts.append(list(texts)) or embed_points(model, texts, *rest),
     )
     facts = principal_component_regression(
         str(folders["char"]), str(table), finetune_minutes=0.001, out=tmp_path / "out"

@@ -11,7 +11,7 @@ import harken
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.errors import BadInput
 from harken.events import silent
-from harken.inference.answers import embed
+from harken.inference.answers import corpus, embed, text_vectors
 from harken.recipe import resolve
 
 TEXTS = ["Tom had a hat", "a", "!", "The cat saw a big dog and ran", "Tom had a hat"]
@@ -37,7 +37,7 @@ def test_the_vector_of_a_text_does_not_depend_on_its_batch(every, pool):
 
 def test_the_order_and_batching_of_texts_change_no_vector(every, monkeypatch):
     together = every.embed(TEXTS)
-    monkeypatch.setattr(embed, "BATCH_TOKENS", 20)
+    monkeypatch.setattr(text_vectors, "BATCH_TOKENS", 20)
     assert every.embed(TEXTS[::-1])[::-1] == pytest.approx(together, abs=1e-6)
     assert every.embed("a") == pytest.approx(together[1], abs=1e-6)
 
@@ -67,11 +67,6 @@ def test_a_long_text_is_truncated_with_a_notice(char):
 def test_an_invalid_text_or_pooling_is_refused(char, arguments, message):
     with pytest.raises(BadInput, match=message):
         char.embed(**{"text": ["a"], **arguments}) if "pool" in arguments else char.embed([3])
-
-
-def test_an_encoder_decoder_has_no_vectors(pair_folder):
-    with pytest.raises(BadInput, match="use harken translate"):
-        harken.load(pair_folder).embed("a")
 
 
 def test_a_run_with_a_head_gives_the_vectors_of_its_body(char, tmp_path):
@@ -113,10 +108,10 @@ def test_a_pipe_is_read_once(char, tmp_path):
         os.mkfifo(pipe)
         writer = Thread(target=pipe.write_text, args=(text,))
         writer.start()
-        corpus = char.corpus(pipe)
+        piped = char.corpus(pipe)
         writer.join()
-        assert corpus.vectors[0] == pytest.approx(char.embed(text), abs=1e-6)
-        return [line for _, line in corpus.lines]
+        assert piped.vectors[0] == pytest.approx(char.embed(text), abs=1e-6)
+        return [line for _, line in piped.lines]
 
     assert lines_of("Tom had a hat") == ["Tom had a hat"]
     assert lines_of("A dog") == ["A dog"]  # as many lines as before, but other vectors
@@ -124,14 +119,14 @@ def test_a_pipe_is_read_once(char, tmp_path):
 
 def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):
     expected = char.corpus(notes).search("The cat", 9)
-    monkeypatch.setattr(embed, "CHUNK_LINES", 2)
+    monkeypatch.setattr(corpus, "CHUNK_LINES", 2)
     hits = char.corpus(notes).search("The cat", 9)
     assert [hit["line"] for hit in hits] == [hit["line"] for hit in expected]
     assert len(hits) == 4
 
 
 def test_every_search_of_a_file_with_long_lines_gives_one_notice(char, notes, monkeypatch):
-    monkeypatch.setattr(embed, "CHUNK_LINES", 1)
+    monkeypatch.setattr(corpus, "CHUNK_LINES", 1)
     notes.write_text("Tom had a red hat and a cat\na dog\nLily had a red hat and a cat\n")
     notices = []
     for _ in range(2):  # the second time the vectors are in the cache
@@ -139,9 +134,9 @@ def test_every_search_of_a_file_with_long_lines_gives_one_notice(char, notes, mo
     counts = "2 of 3 texts are longer than 16 tokens (longest: 28) and were truncated"
     assert [each.partition(";")[0] for each in notices] == [counts, counts]
     before = char.corpus(notes, listen=silent).vectors
-    corpus = char.corpus(notes, overflow="windows")
-    assert np.array_equal(corpus.vectors[1], before[1])
-    assert corpus.vectors[0] == pytest.approx(char.embed(corpus.lines[0][1], overflow="windows"), abs=1e-6)
+    windows = char.corpus(notes, overflow="windows")
+    assert np.array_equal(windows.vectors[1], before[1])
+    assert windows.vectors[0] == pytest.approx(char.embed(windows.lines[0][1], overflow="windows"), abs=1e-6)
 
 
 def test_the_vectors_of_a_file_are_computed_once_until_it_changes(char, notes, monkeypatch):
@@ -163,8 +158,8 @@ def test_each_precision_has_its_own_cached_vectors(folders, notes, precision):
 
 
 def test_a_truncated_cache_file_is_recomputed(char, notes):
-    corpus = char.corpus(notes)
-    corpus.cache_file.write_bytes(corpus.cache_file.read_bytes()[:100])
+    complete = char.corpus(notes)
+    complete.cache_file.write_bytes(complete.cache_file.read_bytes()[:100])
     assert char.corpus(notes).search("A dog", 1)[0]["line"] == 4
 
 
@@ -172,7 +167,7 @@ def test_a_failure_leaves_nothing_in_the_cache(char, notes, monkeypatch):
     monkeypatch.setattr(char, "embed", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         char.corpus(notes)
-    assert list(embed.cache_folder("vectors").iterdir()) == []
+    assert list(corpus.cache_folder("vectors").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_searched_is_refused_by_its_name(char, tmp_path):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.events import Listener
-from harken.suggestions import similar_path
+from harken.suggestions import did_you_mean, similar_path
 
 from .numbers import Decimal, format_problem, is_missing, is_number, parse_number
 from .read import parse_quoted
@@ -21,14 +21,21 @@ SUFFIXES = (".npy", ".csv", ".tsv")
 
 
 class Vectors(NamedTuple):
-    """Points, and their names if the file has a text column."""
+    """Points with the names of their columns, the names of the rows if the file has a text column, and a target."""
 
     x: Floats  # N d
+    columns: list[str]
     names: list[str] | None = None
+    target: Floats | None = None  # N
 
 
-def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = (), decimal: Decimal = ".") -> Vectors:
-    """The vectors of a .npy file or the numbers of a table, all or these columns; its first text column names rows."""
+def read_vectors(
+    path: Path, listen: Listener, columns: Sequence[str] = (), decimal: Decimal = ".", target: str | None = None
+) -> Vectors:
+    """The vectors of a .npy file or the numbers of a table, all or these columns; its first text column names rows.
+
+    The column `target` is not one of those of the vectors.
+    """
     if not path.is_file():
         raise BadInput(f"{path}: no such file; give a .npy, .csv or .tsv file of vectors{similar_path(path)}")
     if path.suffix.lower() not in SUFFIXES:
@@ -37,15 +44,35 @@ def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = (), deci
     if path.suffix.lower() == ".npy":
         x = _read_npy(path)
         names = [str(n + 1) for n in range(x.shape[1])]
-        vectors = Vectors(x[:, _column_indices(path, columns, names)] if columns else x)
+        vectors = _select(Vectors(x, names), *_wanted(path, columns, target, names))
     else:
-        vectors = _read_table(path, listen, columns, decimal)
-    bad_rows = np.flatnonzero(~np.isfinite(vectors.x).all(1))
+        vectors = _read_table(path, listen, columns, decimal, target)
+    x = vectors.x if vectors.target is None else np.column_stack([vectors.x, vectors.target])
+    bad_rows = np.flatnonzero(~np.isfinite(x).all(1))
     if len(bad_rows):
-        row, column = int(bad_rows[0]), int(np.flatnonzero(~np.isfinite(vectors.x[bad_rows[0]]))[0])
-        problem = f"row {row + 1}, column {column + 1} is {vectors.x[row, column]} ({len(bad_rows):,} such rows)"
+        row, column = int(bad_rows[0]), int(np.flatnonzero(~np.isfinite(x[bad_rows[0]]))[0])
+        problem = f"row {row + 1}, column {column + 1} is {x[row, column]} ({len(bad_rows):,} such rows)"
         raise BadInput(f"{path}: {problem}; distances need finite numbers; fix or delete these rows")
     return vectors
+
+
+def _wanted(
+    path: Path, columns: Sequence[str], target: str | None, names: Sequence[str]
+) -> tuple[list[int], int | None]:
+    """The indices of the selected columns (empty: all) without the target, and that of the target."""
+    indices = _column_indices(path, columns, names)
+    n = None if target is None else _column_indices(path, [target], names)[0]
+    if indices == [n]:
+        raise BadInput(f"{path}: the only column is the target {target!r}; select other columns too")
+    return [i for i in indices if i != n], n
+
+
+def _select(vectors: Vectors, indices: Sequence[int], target: int | None) -> Vectors:
+    """These columns (empty: all others than the target), and the target."""
+    indices = indices or [n for n in range(len(vectors.columns)) if n != target]
+    x, names = vectors.x, vectors.columns
+    y = None if target is None else x[:, target].astype(np.float64)
+    return Vectors(x[:, indices], [names[n] for n in indices], vectors.names, y)
 
 
 def _read_npy(path: Path) -> Floats:
@@ -73,22 +100,28 @@ def _column_indices(path: Path, columns: Sequence[str], names: Sequence[str]) ->
     index = {str(n + 1): n for n in range(len(names))} | {name: n for n, name in enumerate(names)}
     for name in columns:
         if name not in index:
-            raise BadInput(f"{path}: no column {name!r}; its columns are {', '.join(names)[:200]}")
+            hint = did_you_mean(name, names)
+            raise BadInput(f"{path}: no column {name!r}; its columns are {', '.join(names)[:200]}{hint and '.' + hint}")
     return [index[name] for name in columns]
 
 
-def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: Decimal) -> Vectors:
+def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: Decimal, target: str | None) -> Vectors:
     """The selected columns, or the numeric ones; a column with more than half numbers must be completely numeric."""
     names, rows = _table_rows(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True))
-    wanted = _column_indices(path, selected, names)
+    features, n_target = _wanted(path, selected, target, names)
+    wanted = [*features, *([] if n_target is None else [n_target])] if selected else []
     for n in wanted or range(len(columns)):
         if problem := format_problem(columns[n], decimal, "--decimal "):
             raise BadInput(f"{path}: column {names[n]!r}: {problem}")
     numbers = [[parse_number(cell, decimal) for cell in column] for column in columns]
     numeric = [n for n, column in enumerate(columns) if 2 * _count_numbers(column, numbers[n]) > len(column)]
     indices = wanted or numeric
-    if not indices:
+    if n_target is not None and n_target not in numeric:
+        example = next((cell for cell in columns[n_target] if parse_number(cell, decimal) is None), "")
+        problem = f"the target {names[n_target]!r} has text, such as {example[:40]!r}"
+        raise BadInput(f"{path}: {problem}; a regression needs numbers; to predict labels: harken train {path.name}")
+    if not indices or indices == [n_target]:
         fix = f"to cluster texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: its columns ({', '.join(names)[:100]}) hold text, not numbers; {fix}")
     for n in indices:
@@ -102,7 +135,8 @@ def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: 
         ignored = f"; ignored: {', '.join(names[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the text column {names[texts[0]]!r} names the rows{ignored}")
     x = np.array([numbers[n] for n in indices], np.float64).T
-    return Vectors(np.ascontiguousarray(x), list(columns[texts[0]]) if texts else None)
+    vectors = Vectors(np.ascontiguousarray(x), [names[n] for n in indices], list(columns[texts[0]]) if texts else None)
+    return _select(vectors, [], None if n_target is None else indices.index(n_target))
 
 
 def _count_numbers(column: Sequence[str], numbers: Sequence[float | None]) -> int:

@@ -86,6 +86,11 @@ class PairTokenizers:
         """Concatenated ids of normalized sentences without boundary tokens, and their lengths, of both sides."""
         return [self.encode_sources(sources), encode_lines(self.target, targets)]
 
+    def source_spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """A source as it is encoded, and the characters behind each of its tokens."""
+        (line,) = _pretokenized(self.source, [normalize_text(text)])
+        return line, self.source.spans(line)
+
     def unknown_pieces(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
         """The unknown pieces of a text for the source (or the given) tokenizer, each once."""
         tokenizer = tokenizer or self.source

@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,14 @@ class Tokenizer:
         if self.kind == "wordpiece":
             return [text[a:b] for a, b in self._library.encode(text, add_special_tokens=False).offsets]
         return list(text) if self.kind == "char" else _words_with_eos(text)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text behind each token: start and end."""
+        return list(self._offset_library.encode(text, add_special_tokens=False).offsets)
+
+    @cached_property
+    def _offset_library(self) -> tokenizers.Tokenizer:
+        return self._library if self.kind in ("bpe", "wordpiece") else tokenizers.Tokenizer.from_buffer(self.json)
 
     def unknown_pieces(self, text: str) -> list[str]:
         """The characters or words of a text that are encoded as <unk>, with repetitions."""

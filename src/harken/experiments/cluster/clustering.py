@@ -1,4 +1,4 @@
-"""harken.cluster: k-means on vectors, or on a run's embeddings of texts, with a description of each cluster.
+"""harken.cluster: k-means on vectors, or on those of a run's inputs, with a description of each cluster.
 
 runs/my-clusters/  clusters.json  clusters.csv  centers.npy  clusters.svg  report.html
 """
@@ -10,67 +10,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from harken import run_folder
-from harken.analysis.clusters import Clusters, Start, check
+from harken.analysis.agreement import normalized_mutual_information, purity
+from harken.analysis.clusters import Clusters, check
 from harken.analysis.n_clusters import MAX_SAMPLE, elbow, evaluate_ks
 from harken.analysis.principal_components import PrincipalComponents, pca
-from harken.data.tables.numbers import Decimal
-from harken.data.tables.texts import read_texts
-from harken.data.tables.vectors import read_vectors, to_floats
+from harken.analysis.table_regression import TableRegression, standardize
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.experiments.folders import is_available, next_available
 from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
-from harken.inference.answers import OverflowMode, check_texts, to_list
-from harken.inference.run import Run, load
+from harken.inference.run import Run
 from harken.suggestions import reject_unknown_options
 
 from .page import cluster_charts, cluster_page, cluster_verdict
+from .points import DEFAULTS, ClusterOptions, Floats, Points, load_points
 from .records import ClusterDescription, ClusterExample, ClusterFacts
+from .table_pcr import predictions_csv, regress_table, regression_facts
 
 N_WORDS, N_EXAMPLES = 8, 3  # per cluster
 MIN_Z_SCORE = 2.0  # of a distinctive word
 MAX_COMPONENTS = 10  # reported
 ZERO_INERTIA = 1e-9  # relative to the total variance: the points of each cluster are equal
-CHUNK = 4096  # texts embedded between two progress reports
 Labels = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.floating[Any]]
-
-
-class ClusterOptions(TypedDict, total=False):
-    """The options of `cluster`."""
-
-    k: str | int
-    restarts: int
-    start: Start
-    seed: int
-    pool: str
-    layer: int | None
-    overflow: OverflowMode
-    raw: bool  # do not normalize the embeddings of texts
-    scale: bool  # divide each column by its standard deviation
-    column: str | None  # text column of a table
-    columns: str | None  # columns of a table of vectors, by name or number, separated by commas
-    decimal: Decimal  # decimal sign in a table of vectors
-
-
-DEFAULTS: ClusterOptions = {"k": "2-8", "restarts": 10, "start": "k-means++", "seed": 0, "pool": "mean", "layer": None}
-DEFAULTS |= {"overflow": "truncate", "raw": False, "scale": False, "column": None, "columns": None, "decimal": "."}
-
-
-class Points(NamedTuple):
-    """The vectors to cluster, their names if known, their origin, and the line of each in a file of texts."""
-
-    x: Floats  # N d
-    names: Sequence[str] | None
-    origin: str
-    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +51,11 @@ class Clustering:
     """
 
     points: Points
+    x: Floats  # what was clustered: the points, standardized for a regression
     candidates: list[Clusters]
     components: PrincipalComponents
     facts: ClusterFacts
+    regression: TableRegression | None = None
     path: Path | None = None
 
     @property
@@ -112,10 +82,11 @@ def cluster(
     listen: Listener = silent,
     **options: Unpack[ClusterOptions],
 ) -> Clustering:
-    """Cluster vectors (a .npy or .csv file, an array), or a run's embeddings of texts (a file or a list).
+    """Cluster vectors (a .npy or .csv file, an array), or a run's vectors of inputs (a file, a list, its own data).
 
     Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"), decimal; for
-    texts pool, layer, overflow, raw and column. With `out` a folder is written.
+    a run pool, layer, overflow, raw, split and column. regress: the target of a principal component regression on a
+    table, with `components` or those that cross-validation chooses. With `out` a folder is written.
 
     >>> harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k=2).labels.tolist()
     [0, 0, 1, 1]
@@ -124,7 +95,13 @@ def cluster(
     chosen = DEFAULTS | options
     if out is not None and not is_available(Path(out)):
         raise BadInput(f"{out}: is not empty; choose another folder")
-    points = _load_points(what, texts, chosen, listen)
+    points = load_points(what, texts, chosen, listen)
+    target, regression, table = chosen["regress"], None, points
+    if target is not None:
+        regression = regress_table(points, target, chosen["components"], chosen["seed"])
+        points = points._replace(x=standardize(points.x)[0])
+    elif chosen["components"] is not None:
+        raise BadInput(f"components={chosen['components']}: has no effect without regress")
     if len(points.x) > 1 and (points.x == points.x[0]).all():
         raise BadInput(f"{points.origin}: all {len(points.x):,} points are equal; there is nothing to cluster")
     if chosen["scale"]:
@@ -139,7 +116,9 @@ def cluster(
     start, restarts, seed = chosen["start"], chosen["restarts"], chosen["seed"]
     candidates, rows = evaluate_ks(points.x, ks, start=start, restarts=restarts, seed=seed, listen=listen)
     facts, axes = _facts(points, chosen, candidates, rows, listen)
-    clustering = Clustering(points, candidates, axes, facts)
+    if regression is not None and target is not None:
+        facts["regression"] = regression_facts(regression, table, target)
+    clustering = Clustering(table, points.x, candidates, axes, facts, regression)
     return clustering if out is None else write_clustering(clustering, Path(out))
 
 
@@ -181,6 +160,10 @@ def _facts(
         "explained": [float(fraction) for fraction in axes.explained_variance_ratio[:MAX_COMPONENTS]],
         "settings": dict(options),
     }
+    if labelled := [n for n, label in enumerate(points.labels) if label]:
+        clusters, labels = best.labels[labelled], [points.labels[n] for n in labelled]
+        facts |= {"true_labels": len({*labels}), "nmi": normalized_mutual_information(clusters, labels)}
+        facts |= {"purity": purity(clusters, labels)}
     return facts, axes
 
 
@@ -195,71 +178,14 @@ def _choose_k(ks: Sequence[int], rows: Sequence[Mapping[str, float]]) -> dict[st
     return {"silhouette": argmax("silhouette"), "elbow": elbow(ks, inertias), "stability": argmax("stability")}
 
 
-# --- the points -------------------------------------------------------------------------------------------------------
-
-
-def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
-    columns = options["columns"] or ""
-    if columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
-        raise BadInput(f"columns={columns}: is for a file of vectors; for a table of texts use column")
-    if not isinstance(what, str | Path | Run):
-        try:
-            x = to_floats(np.asarray(what))
-        except (TypeError, ValueError):
-            fix = "to cluster texts, give a run that embeds them: harken.cluster(run, texts)"
-            raise BadInput(f"{type(what).__name__}: an array of numbers is expected; {fix}") from None
-        if x.ndim != 2 or not x.size or not np.isfinite(x).all():
-            raise BadInput(f"an array of shape {x.shape}: expected finite numbers of shape (n_points, n_columns)")
-        return Points(x, list(texts) if texts is not None else None, "an array")
-    if isinstance(what, Run) or Path(what).is_dir():
-        return _embedded_points(what if isinstance(what, Run) else load(what), texts, options, listen)
-    x, names = read_vectors(
-        Path(what), listen, [name.strip() for name in columns.split(",") if name], options["decimal"]
-    )
-    if texts is not None:
-        names = list(read_texts(Path(texts), listen, options["column"]).values())
-        if len(names) != len(x):
-            raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(x):,} vectors; both must agree")
-    return Points(x, names, str(what))
-
-
-def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
-    """A run's embeddings of these texts, or of the texts it was trained on."""
-    texts = texts if texts is not None else vars(run.recipe.data).get("path")
-    if texts is None:
-        raise BadInput(f"{run.path}: name the texts to cluster: harken cluster {run.path} my.txt")
-    if isinstance(texts, str | Path):
-        by_line, origin = read_texts(Path(texts), listen, options["column"]), f"{texts} by {run.path}"
-        lines, names = zip(*((line, text) for line, text in by_line.items() if text.strip()), strict=True)
-        if n_empty := len(by_line) - len(names):
-            without = f"{n_empty:,} row{'s have' if n_empty > 1 else ' has'} no text and no cluster"
-            listen("notice", text=f"{texts}: {without}")
-    else:
-        names = tuple(to_list(texts))
-        lines, origin = (), f"{len(names):,} texts by {run.path}"
-        check_texts(names)
-    return Points(embed_texts(run, names, options, listen), names, origin, lines)
-
-
-def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen: Listener) -> Floats:  # N d
-    """A run's embeddings of texts."""
-    vectors, pool, layer, normalize = [], options["pool"], options["layer"], not options["raw"]
-    overflow = options["overflow"]
-    for start in range(0, len(texts), CHUNK):
-        chunk = list(texts[start : start + CHUNK])
-        embedded = run.embed(chunk, pool=pool, layer=layer, normalize=normalize, overflow=overflow, listen=listen)
-        vectors.append(embedded)
-        listen("answer", done=start + len(chunk), total=len(texts))
-    return np.concatenate(vectors)
-
-
 # --- description of the clusters --------------------------------------------------------------------------------------
 
 
 def describe_clusters(clusters: Clusters, points: Points) -> list[ClusterDescription]:
     """Size, distinctive words, and the points nearest to the center of each cluster."""
     k = len(clusters.centers)
-    words = distinctive_words(points.names, clusters.labels, k) if points.names else [[] for _ in range(k)]
+    names = points.names if points.are_texts else None
+    words = distinctive_words(names, clusters.labels, k) if names else [[] for _ in range(k)]
     descriptions = list[ClusterDescription]()
     for n, center in enumerate(clusters.centers):
         members = np.flatnonzero(clusters.labels == n)
@@ -269,6 +195,9 @@ def describe_clusters(clusters: Clusters, points: Points) -> list[ClusterDescrip
         for example in examples:
             example |= {"text": points.names[example["row"] - 1]} if points.names else {}
         descriptions.append({"cluster": n, "size": len(members), "words": words[n], "examples": examples})
+        if points.labels:
+            counts = Counter(points.labels[i] for i in members.tolist())
+            descriptions[-1]["labels"] = dict(counts.most_common())
     return descriptions
 
 
@@ -301,14 +230,20 @@ def write_clustering(clustering: Clustering, folder: Path) -> Clustering:
     buffer, names, labels = io.StringIO(), clustering.points.names, clustering.labels
     writer = csv.writer(buffer, lineterminator="\n")
     lines = clustering.points.lines
-    writer.writerow(["row", *["line"] * bool(lines), "cluster", "distance", *["text"] * (names is not None)])
-    distances = np.linalg.norm(clustering.points.x - clustering.best.centers[labels], axis=1)
+    true_labels = clustering.points.labels
+    heads = ["row", *["line"] * bool(lines), "cluster", "distance", *["label"] * bool(true_labels)]
+    writer.writerow([*heads, *["text"] * (names is not None)])
+    distances = np.linalg.norm(clustering.x - clustering.best.centers[labels], axis=1)
     for n, (label, distance) in enumerate(zip(labels.tolist(), distances.tolist(), strict=True)):
         text = [] if names is None else [names[n]]
-        writer.writerow([n + 1, *lines[n : n + 1], label, f"{distance:.6g}", *text])
+        writer.writerow([n + 1, *lines[n : n + 1], label, f"{distance:.6g}", *true_labels[n : n + 1], *text])
     write_atomic(folder / "clusters.csv", buffer.getvalue())
     with (folder / "centers.npy").open("wb") as file:
         np.save(file, clustering.best.centers, allow_pickle=False)
+    points = clustering.points
+    if clustering.regression is not None and points.target is not None:
+        predictions = predictions_csv(clustering.regression, points.x, points.target, names)
+        write_atomic(folder / "regression.csv", predictions)
     charts = cluster_charts(clustering)
     write_atomic(folder / "clusters.svg", standalone_svg(cluster_verdict(clustering.facts), charts))
     write_atomic(folder / "report.html", cluster_page(clustering.facts, charts))

@@ -13,7 +13,8 @@ from harken.experiments.report.formatting import format_number
 from harken.experiments.report.html import Html, tag
 from harken.experiments.report.page import definition_list, html_page, html_table
 
-from .records import ClusterDescription, ClusterFacts
+from .records import ClusterDescription, ClusterFacts, TableRegressionFacts
+from .table_pcr import regression_chart, regression_verdict
 
 if TYPE_CHECKING:
     from .clustering import Clustering
@@ -35,10 +36,12 @@ def cluster_page(facts: ClusterFacts, charts: Sequence[Chart]) -> str:
         ("Clusters", [_description(description) for description in facts["clusters"]]),
         ("Charts", [chart.figure() for chart in charts]),
         ("Number of clusters", [tag("p", n_clusters_text(facts)), html_table("By the number of clusters", rows)]),
+        *([("Regression", _regression(facts["regression"]))] if "regression" in facts else []),
         ("Restarts", html_table("Inertia of every restart; the lowest is used", restarts)),
         ("Settings", definition_list(settings)),
     )
-    lead, name = tag("p", cluster_verdict(facts), class_="verdict"), Path(facts["data"].split(" by ")[0]).name
+    verdict = f"{cluster_verdict(facts)} {agreement_text(facts)}".strip()
+    lead, name = tag("p", verdict, class_="verdict"), Path(facts["data"].split(" by ")[0]).name
     return html_page(name, "clusters", [f"{facts['points']:,} points"], lead, sections)
 
 
@@ -63,8 +66,32 @@ def n_clusters_text(facts: ClusterFacts) -> str:
     return f"The silhouette{sample} is highest at k = {choice['silhouette']}, which is used; {rest}."
 
 
+def agreement_text(facts: ClusterFacts) -> str:
+    """The agreement of the clusters with the labels, in one sentence; empty without labels."""
+    if "nmi" not in facts:
+        return ""
+    scores = f"NMI {format_number(facts['nmi'], 3)}, purity {format_number(facts['purity'], 3)}"
+    return f"Compared with the {facts['true_labels']} labels, which the clustering does not use: {scores}."
+
+
+def labels_text(description: ClusterDescription, count: int = 4) -> str:
+    """The most frequent labels of a cluster with their counts."""
+    labels = description.get("labels", {})
+    shown = [f"{label or '(none)'} {n:,}" for label, n in [*labels.items()][:count]]
+    return ", ".join([*shown, *["..."] * (len(labels) > count)])
+
+
+def _regression(facts: TableRegressionFacts) -> list[Html]:
+    """The verdict, the numbers of components and the coefficients."""
+    rows = {str(row["components"]): {"R^2": row["r2"], "explained": row["explained"]} for row in facts["candidates"]}
+    coefficients = {name: {"coefficient": value} for name, value in facts["coefficients"].items()}
+    coefficients |= {"(intercept)": {"coefficient": facts["intercept"]}}
+    tables = [html_table("By the number of components", rows), html_table("Coefficients", coefficients)]
+    return [tag("p", regression_verdict(facts)), *tables]
+
+
 def _description(description: ClusterDescription) -> Html:
-    words = ", ".join(description["words"]) or "no distinctive words"
+    words = ", ".join(description["words"]) or labels_text(description) or "no distinctive words"
     examples = [tag("li", f"{e.get('text', '')[:200]} (row {e['row']})") for e in description["examples"]]
     title = f"{description['cluster']}: {description['size']:,} points"
     return tag("div", tag("h3", title), tag("p", words), tag("ul", examples))
@@ -79,11 +106,13 @@ def cluster_charts(clustering: "Clustering") -> list[Chart]:
             note = f"{'elbow' if criterion == 'elbow' else 'highest'} at k = {facts['choice'][criterion]}"
             lines = [Line(name, points), Line(name, points, style="dots")]
             charts.append(draw_chart(f"{name} over k".capitalize(), lines, note=note, unit="k", log=True))
-    x, explained = clustering.components.project(clustering.points.x, 2), clustering.components.explained_variance_ratio
+    x, explained = clustering.components.project(clustering.x, 2), clustering.components.explained_variance_ratio
     charts += [_scatter(c, x, explained, clustering.points.names) for c in clustering.candidates[:MAX_SCATTERS]]
     cumulative = [(n, float(fraction)) for n, fraction in enumerate(np.cumsum(facts["explained"]), 1)]
     line = Line("cumulative explained variance", cumulative)
     charts.append(draw_chart("Explained variance", [line], unit="components"))
+    if "regression" in facts:
+        charts.append(regression_chart(facts["regression"]))
     return [chart for chart in charts if chart]
 
 

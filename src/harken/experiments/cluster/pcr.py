@@ -24,7 +24,8 @@ from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import SettingsDict
 
-from .clustering import DEFAULTS, ClusterOptions, default_folder, embed_texts
+from .clustering import default_folder
+from .points import DEFAULTS, ClusterOptions, embed_points
 
 MIN_LABELS = 100  # of the first point; each further point has about three times as many
 ALL = 10**9  # examples: all of them, in the order in which fewer are drawn
@@ -63,9 +64,11 @@ def principal_component_regression(
     model = load(run)
     model.require("embed")
     start: SettingsDict = {"from": str(run), "transfer": "finetune"}
+    if embedding["regress"]:
+        start["data.label"] = embedding["regress"]
     processor, parts = _load_table(table, model, start, listen)
     split = "test" if "test" in parts else "valid"
-    x = {name: embed_texts(model, [r.texts[0] for r in part.rows], embedding, listen) for name, part in parts.items()}
+    x = {name: embed_points(model, [r.texts[0] for r in part.rows], embedding, listen) for name, part in parts.items()}
     y = {name: _targets(processor, part) for name, part in parts.items()}
     rows = list[dict[str, Any]]()
     for n in label_counts(len(x["train"])):

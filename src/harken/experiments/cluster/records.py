@@ -29,6 +29,30 @@ class ClusterDescription(TypedDict):
     size: int
     words: list[str]
     examples: list[ClusterExample]
+    labels: NotRequired[dict[str, int]]  # number of points with each label, the most frequent first
+
+
+class RegressionCandidate(TypedDict):
+    """The cross-validated R^2 of the first components, and their share of the variance."""
+
+    components: int
+    r2: float
+    explained: float
+
+
+class TableRegressionFacts(TypedDict):
+    """A principal component regression on a table."""
+
+    target: str
+    rows: int
+    components: int
+    r2: float  # cross-validated
+    r2_train: float
+    folds: int
+    best_components: int  # with the largest cross-validated R^2
+    candidates: list[RegressionCandidate]
+    intercept: float
+    coefficients: dict[str, float]  # in the units of the columns
 
 
 class ClusterFacts(TypedDict):
@@ -47,3 +71,7 @@ class ClusterFacts(TypedDict):
     clusters: list[ClusterDescription]
     explained: list[float]
     settings: dict[str, object]
+    true_labels: NotRequired[int]  # number of different labels of the points
+    nmi: NotRequired[float]
+    purity: NotRequired[float]
+    regression: NotRequired[TableRegressionFacts]

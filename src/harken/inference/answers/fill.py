@@ -9,7 +9,7 @@ from harken.events import Listener
 from harken.inference.loaded_model import LoadedModel
 
 from . import check_count, check_text
-from .embed import boundary_tokens
+from .text_vectors import boundary_tokens
 
 
 class WordProbability(TypedDict):

@@ -1,11 +1,11 @@
-"""Classify images, with a run trained on images."""
+"""Classify images, and compute their vectors, with a run trained on images."""
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,13 @@ from harken.data.images.source import ImageProcessor
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
+from harken.models.vit import ViT
 from harken.suggestions import similar_path
-from harken.tasks.image import predict
+from harken.tasks.image import EVAL_BATCH, predict
 
 from . import Image, InputReader, LabelScore, Trace
 from .classify import rank_labels
+from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vectors, own_splits, states_at_layer
 
 Pixels = npt.NDArray[np.uint8]  # H W C
 
@@ -41,7 +43,7 @@ def classify_images(run: LoadedModel, images: Sequence[Image], listen: Listener 
     if not len(images):
         return []
     processor = cast(ImageProcessor, run.tokenizer)
-    pixels = torch.stack([_input_pixels(run, image) for image in images])
+    pixels = torch.stack([input_pixels(run, image) for image in images])
     return rank_labels(processor.labels, predict(run.model, pixels, processor).softmax(-1))
 
 
@@ -51,7 +53,7 @@ def trace_image(run: LoadedModel, image: Image, target: str | None = None) -> Tr
     if target is not None:
         raise BadInput(f"{run.path}: a model that classifies images reads no target; remove target")
     processor = cast(ImageProcessor, run.tokenizer)
-    x = _input_pixels(run, image)[None].to(run.device)
+    x = input_pixels(run, image)[None].to(run.device)
     with watching(run.model) as views:
         run.model(processor.normalize(x))
     cls = ["CLS"] * (run.recipe.model.pool == "first")
@@ -64,7 +66,8 @@ def patch_names(run: LoadedModel, image_size: int) -> list[str]:
     return [f"{n // width},{n % width}" for n in range(width**2)]
 
 
-def _input_pixels(run: LoadedModel, image: Image) -> Tensor:  # C S S
+def input_pixels(run: LoadedModel, image: Image) -> Tensor:  # C S S
+    """An image with the size and the channels of the training images."""
     processor = cast(ImageProcessor, run.tokenizer)
     read = read_pixels(image, run.recipe.data.background, processor.white_level)
     pixels = resize_image(read, processor.image_size)
@@ -132,3 +135,63 @@ def _readable_images(names: Iterable[str], listen: Listener) -> list[str]:
 
 
 INPUTS = InputReader("files", list_images)
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def embed_images(
+    run: LoadedModel, images: Sequence[Image], settings: EmbeddingSettings, listen: Listener = silent
+) -> Vectors:
+    """The vector of each image that the head reads; pool: the mean of the patches, or the state of CLS."""
+    processor, vit = cast(ImageProcessor, run.tokenizer), cast(ViT, run.backbone)
+    pixels = [input_pixels(run, image) for image in images]
+    return encode_images(vit, pixels, processor.normalize, settings)
+
+
+@torch.inference_mode()
+def encode_images(
+    vit: ViT, images: Sequence[Tensor], normalize: Callable[[Tensor], Tensor], settings: EmbeddingSettings
+) -> Vectors:
+    """The pooled states of the patches of each image."""
+    if settings.pool == "cls" and vit.embed_cls is None:
+        raise BadInput("pool='cls': this run has no CLS token; train with model.pool=first, or use pool='mean'")
+    if settings.pool not in (None, "mean", "cls"):
+        raise BadInput(f"pool={settings.pool!r}: not a pooling of patches; accepted: mean, cls")
+    states, n_extra = states_at_layer(vit.transformer_blocks, settings.layer, vit), int(vit.embed_cls is not None)
+    batches, weight = [], next(vit.parameters())
+    for start in range(0, len(images), EVAL_BATCH):
+        batch = torch.stack(list(images[start : start + EVAL_BATCH])).to(weight.device)
+        h = states(normalize(batch).to(weight.dtype))
+        batches.append((h[:, n_extra:].mean(1) if settings.pool == "mean" else vit.pooled(h)).float().cpu().numpy())
+    return np.concatenate([np.empty((0, vit.d), np.float32), *batches])
+
+
+def image_examples(run: LoadedModel, request: ExampleRequest, listen: Listener) -> NamedInputs:
+    """The images of a file or folder, with the names of its subfolders as labels; or those of the training data."""
+    if request.path is not None:
+        return listed_images(run, request.path, listen)
+    data, parts = own_splits(run, request.split, listen)
+    labels = [data.processor.labels[target] for part in parts for target in part.targets]
+    return NamedInputs(*_images_of(parts), labels)
+
+
+def _images_of(parts: Iterable[Any]) -> tuple[list[Pixels], list[str]]:
+    """The pixels and the names of the images of these splits."""
+    pixels = [x.permute(1, 2, 0).numpy() for part in parts for x in part.pixels]
+    return pixels, [name for part in parts for name in part.locations]
+
+
+def listed_images(run: LoadedModel, path: str, listen: Listener) -> NamedInputs:
+    """The images of a folder or an array file; the names of two or more subfolders are their labels."""
+    if Path(path).is_file() and Path(path).suffix.lower() not in SUFFIXES:
+        data: Any = run.recipe.load_data(run.tokenizer, other=(path, "test"), listen=listen)
+        part = data.splits["test"]
+        return NamedInputs(*_images_of([part]), [data.processor.labels[target] for target in part.targets])
+    files, _ = list_images(run, [path], listen)
+    folders = [str(Path(file).parent.relative_to(path)) if Path(path).is_dir() else "" for file in files]
+    return NamedInputs(files, files, folders if len({*folders}) > 1 and "." not in folders else ())
+
+
+IMAGE_OPTIONS = frozenset({"pool", "layer"})
+EMBEDDER = Embedder(embed_images, image_examples, "images", IMAGE_OPTIONS, INPUTS)

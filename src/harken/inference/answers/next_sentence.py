@@ -16,7 +16,7 @@ from harken.tasks.masked_words import MaskedWordsSettings
 
 from . import NEXT_SENTENCE_LABELS, LabelScore
 from .classify import TextOrPair, rank_labels, split_pairs
-from .embed import BATCH_TOKENS, length_batches, pad_rows
+from .text_vectors import BATCH_TOKENS, length_batches, pad_rows
 
 
 @torch.inference_mode()

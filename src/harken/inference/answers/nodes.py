@@ -1,4 +1,4 @@
-"""Classify nodes, edges or whole graphs, with a run trained on graphs.
+"""Classify nodes, edges or whole graphs, and compute vectors of nodes or graphs, with a run trained on graphs.
 
 Inputs are names in the run's own graph, or in another graph if a file name comes first. A file alone selects all
 its nodes or graphs.
@@ -6,19 +6,23 @@ its nodes or graphs.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harken.data.graphs.files import Ints
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
+from harken.models.graph import GraphModel, graph_means
 from harken.suggestions import did_you_mean
+from harken.tasks.nodes import EVAL_BATCH
 
 from . import InputReader, LabelScore
 from .classify import format_labels, rank_labels
+from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vectors
 
 if TYPE_CHECKING:
     from harken.data.graphs.source import GraphData
@@ -96,3 +100,50 @@ def _node_pairs(names: list[str], indices: dict[str, int], data: "GraphData") ->
 
 
 INPUTS = InputReader("names", list_nodes, one_batch=True)
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def embed_nodes(run: LoadedModel, inputs: Sequence[object], settings: EmbeddingSettings, listen: Listener) -> Vectors:
+    """The vectors of nodes or graphs: the input of the last layer, of a graph the mean over its nodes. For edge
+    prediction they are the outputs, whose products are the scores of edges."""
+    names, model = [str(name) for name in inputs], cast(GraphModel, run.model)
+    data, task = _graph_of(run, names) if names else _load_graph(run, None)
+    indices = {name: n for n, name in enumerate(_all_names(data))}
+    only_file = bool(inputs) and not names
+    rows = torch.tensor([*indices.values()] if only_file else [_node_index(name, indices, data) for name in names])
+    if data.processor.target_level == "graph":
+        h = torch.cat([_graph_vectors(model, task, batch) for batch in rows.long().split(EVAL_BATCH)])
+    else:
+        graph_inputs = task.graph_inputs(model)
+        is_edge = data.processor.target_level == "edge"
+        h = (model(**graph_inputs) if is_edge else model.node_states(**graph_inputs))[rows.long().to(run.device)]
+    return np.asarray(h.float().cpu())
+
+
+def _graph_vectors(model: GraphModel, task: Any, index: Tensor) -> Tensor:  # G -> G d
+    """The mean of the node states of each of these graphs."""
+    some = index if len(index) else torch.zeros(1, dtype=torch.long)  # no graphs have the width of one
+    inputs = task.graph.subset(some.numpy()).model_inputs(next(model.parameters()))
+    return graph_means(model.node_states(**inputs), inputs["graph_ids"], len(some))[: len(index)]
+
+
+def node_examples(run: LoadedModel, request: ExampleRequest, listen: Listener) -> NamedInputs:
+    """The nodes or graphs of a file, or of the training data, with their labels."""
+    file = [] if request.path is None else [request.path]
+    data, _ = _load_graph(run, request.path)
+    names = _all_names(data)
+    selected: Sequence[int] = range(len(names))
+    if request.split is not None:
+        parts = {"train": data.train, **data.splits}
+        if request.split not in parts or data.processor.target_level == "edge":
+            raise BadInput(f"split {request.split}: not a split of nodes of this run; leave it out")
+        selected = parts[request.split]
+    labels = data.tables.labels if data.processor.target_type == "label" else None
+    chosen = [names[n] for n in selected]
+    return NamedInputs(chosen, chosen, [labels[n] for n in selected] if labels else (), place=file)
+
+
+EMBEDDER = Embedder(embed_nodes, node_examples, "nodes and graphs", reader=INPUTS)

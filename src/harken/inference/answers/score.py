@@ -14,7 +14,7 @@ from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 
 from . import check_texts
-from .embed import length_batches
+from .text_vectors import length_batches
 
 BATCH_TOKENS = 1 << 11  # tokens of the windows that are scored together: each has a logit per word of the vocabulary
 
