@@ -1,10 +1,12 @@
 """Graphs: the output of a node depends on its neighbors, and most on similar ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from harken.core import watching
-from harken.data.graphs.batch import build_graph
+from harken.data.graphs.batch import build_graph, typed_edges
 from harken.models.graph import GATSettings, GCNSettings, GraphTransformerSettings
 from harken.settings import LabelOutputs
 
@@ -62,6 +64,84 @@ def nodes_are_tokens() -> Measurement:
     model = GraphTransformerSettings(size="tiny", positions="none").build(LabelOutputs(WIDTH, 3)).eval()
     off = gap(model(**_ring(x))[order], model(**_ring(x[order])))  # a rotated ring is the same ring
     return Measurement(off, "largest difference between two orders of the nodes", off < EXACT)
+
+
+@show()
+def edge_types() -> Measurement:
+    """R-GCN: each type of edge has its own matrix, so the type of an edge changes the output of its node."""
+    ends = np.array([*((n, (n + 1) % N) for n in range(N))])
+    x, model = torch.randn(N, WIDTH), GCNSettings(layers=1).build(LabelOutputs(WIDTH, 3, edge_types=2)).eval()
+    outputs = []
+    for types in (np.zeros(N, int), np.eye(N, dtype=int)[0]):
+        graph = build_graph(np.zeros((N, WIDTH), np.float32), ends, None, np.zeros(N, int))
+        graph = replace(graph, typed_edges=typed_edges(ends, None, types, N, 2))
+        outputs.append(model(**(graph.model_inputs(x) | {"x": x, "n_graphs": 0})))
+    change = (outputs[0] - outputs[1]).detach().abs().amax(1)  # the edge from node 0 to node 1 has another type
+    words = "change of the output of a node if an edge to it gets another type; 0 for all other nodes"
+    return Measurement(float(change[1]), words, float(change[1]) > 0.01 and float(change[[0, *range(2, N)]].max()) == 0)
+
+
+@show(slow=True)
+def typed_edges_help() -> Measurement:
+    """Friends are mostly in the own team, rivals in the other one: only a model that reads the types can use them."""
+    accuracy = [_rivals(types=types) for types in (True, False)]
+    words = f"accuracy of a GCN that reads the types of the edges; {accuracy[1]:.3f} without them"
+    return Measurement(accuracy[0], words, accuracy[0] > accuracy[1] + 0.1)
+
+
+def _rivals(*, types: bool) -> float:
+    """The test accuracy of a small training on the generated teams."""
+    import tempfile
+    from pathlib import Path
+
+    import harken
+    from harken.data.synthetic.rivals import table
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("nodes", "edges"):
+            (Path(folder) / f"{name}.csv").write_text("".join(table(name, 300)))
+        settings = {"data.types": types, "train.steps": 80, "train.eval_every": 10, "train.threads": 1}
+        run = harken.train(folder, out=Path(folder) / "run", settings=settings)
+        return float(run.metrics["test"]["accuracy"])
+
+
+@show(slow=True)
+def graph_similarity() -> Measurement:
+    """A siamese network learns the edit distance of two graphs."""
+    import tempfile
+    from pathlib import Path
+
+    import harken
+    from harken.data.synthetic.graph_pairs import table
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("nodes", "edges", "pairs"):
+            (Path(folder) / f"{name}.csv").write_text("".join(table(name, 1000)))
+        run = harken.train(folder, out=Path(folder) / "run", settings={"train.epochs": 15, "train.threads": 1})
+        value = float(run.metrics["test"]["spearman"])
+        sizes = float(run.facts["baseline"]["test"]["difference of sizes"]["spearman"])
+    words = f"rank correlation with the edit distance of held-out graphs; {sizes:.3f} for the difference of sizes"
+    return Measurement(value, words, value > sizes)
+
+
+@show(slow=True)
+def link_prediction() -> Measurement:
+    """Missing edges of a graph of two groups, from the edges that are left; the only feature is noise."""
+    import tempfile
+    from pathlib import Path
+
+    import harken
+
+    rng, n = np.random.default_rng(0), 200
+    ends = rng.integers(n, size=(4000, 2))
+    same_group = ends[:, 0] % 2 == ends[:, 1] % 2
+    ends = ends[(ends[:, 0] != ends[:, 1]) & (same_group | (rng.random(len(ends)) < 0.05))]
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "g.npz", edges=ends, x=rng.normal(size=(n, 1)))
+        run = harken.train(Path(folder) / "g.npz", out=Path(folder) / "run", settings={"train.threads": 1})
+        value = float(run.metrics["test"]["auc"])
+        shared = float(run.facts["baseline"]["test"]["shared neighbors"]["auc"])
+    return Measurement(value, f"AUC of held-out edges; {shared:.3f} for the number of shared neighbors", value > shared)
 
 
 @show(slow=True)

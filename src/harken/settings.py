@@ -56,6 +56,8 @@ class LabelOutputs(NamedTuple):
     n_outputs: int
     per_token: bool = False  # outputs per token instead of per text
     answer_ids: tuple[int, ...] = ()  # token id of each answer, where answers are words of a story
+    edge_types: int = 0  # number of types of the edges of a graph; 0: they have none
+    of_pairs: bool = False  # outputs per pair of graphs
 
 
 class ImageShape(NamedTuple):

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from harken.cli.inputs import Inputs
 from harken.data.detect.kinds import detect_kind
-from harken.data.graphs.files import read_graph
+from harken.data.graphs.read import read_graph
 from harken.data.labelled.source import TableSource
 from harken.data.pairs.source import PairSource
 from harken.data.sets.source import SetSource

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.data.graphs.files import _array_splits
+from harken.data.graphs.arrays import _array_splits
 from harken.data.labelled.folders import _split_of
 from harken.data.partition import (
     SPLIT_OF_NAME,

@@ -23,7 +23,8 @@ SLOW = [name for name, show in shows.every().items() if show.slow]
 # demonstrations that train for more than a few seconds; `make lectures` runs them too
 LONG = {
     "compressed", "matching", "unseen-lengths", "language-models", "dropout-of-the-lab", "norm-converges",
-    "lab01-epoch", "right-frequency", "karate-club", "node-clusters", "cat-sleeps",
+    "lab01-epoch", "right-frequency", "karate-club", "node-clusters", "cat-sleeps", "graph-similarity",
+    "typed-edges-help",
 }  # fmt: skip
 MEASURED = {row.command.removeprefix(lectures.SHOW): row.measured for row in ROWS}
 HEAD = "| statement | lecture | command | measured value | test |\n|---|---|---|---|---|\n"

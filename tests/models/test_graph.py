@@ -15,7 +15,7 @@ from harken.core import Attention, LayerContext, edges, editing, mix, watching
 from harken.core.backends.graph_sum import PairSum
 from harken.data.graphs.batch import add_positional_encoding, build_graph
 from harken.data.graphs.files import SparseFeatures
-from harken.models.graph import GATLayer, GCN2Layer, GCNLayer, PairBiasLayout
+from harken.models.graph_layers import GATLayer, GCN2Layer, GCNLayer, PairBiasLayout
 from harken.settings import LabelOutputs
 
 N, WIDTH, D, HEADS = 12, 7, 4, 3

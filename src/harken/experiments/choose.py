@@ -37,6 +37,7 @@ MIN_TEXT_WORDS = 2  # mean words of a text column of a table whose data.group is
 AMBIGUOUS = {"text", "pairs", "table", "numbers", "picture questions"}  # kinds that such a column overrides
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
+GRAPH_RECIPES: dict[object, str] = {"pair": "graph-pairs", "edge": "graph-links"}  # by data.target_level
 SIDES = ("source", "target")  # files too if no other setting names the data; otherwise columns or languages
 
 
@@ -83,7 +84,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     inherited = _inherited({"data.kind": kind} | overrides)
     known = inherited[0][1] | overrides if inherited else overrides
     context = _min_context(kind, dict(entry_settings), known)
-    defaults = {**_template(kind, path, known), **entry_settings, **context}
+    defaults = {**_template(kind, path, detected | known), **entry_settings, **context}
     return RecipeChoice(recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, top), detection)
 
 
@@ -204,6 +205,8 @@ def _detected_settings(
         listen("notice", text=f"{what}: ignored {key}={value}: the reader of {kind} has no such setting")
     if overrides.get("data.label", settings.get("data.label")) != settings.get("data.label"):
         unknown.append("data.target_type")  # of another column
+    if {"data.label", "data.node_type"} & overrides.keys():
+        unknown.append("data.target_level")
     return {key: value for key, value in settings.items() if key not in unknown}
 
 
@@ -212,7 +215,8 @@ def _template(kind: str, path: Path, overrides: SettingsDict) -> SettingsDict:
     if kind == "pairs":
         return _pairs_template(overrides)
     family = registry.FAMILIES[registry.find_kind("data", kind).task]
-    if (name := family.recipe or kind) in recipe.shipped_names():
+    name = GRAPH_RECIPES.get(overrides.get("data.target_level"), family.recipe or kind)
+    if name in recipe.shipped_names():
         default_model = family.default_model
         model, settings = str(overrides.get("model.kind", default_model)), recipe.shipped(name)
         if (specific := f"{name}-{model}") in recipe.shipped_names():

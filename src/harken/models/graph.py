@@ -6,10 +6,10 @@ Graph transformer: nodes are tokens that attend to all nodes or to the nodes wit
 may be added. Beside the attention, convolutions can read the same input: the output is the weighted sum of both
 branches (Wu 2023, SGFormer).
 
-The output of a graph is the mean of the outputs of its nodes.
+The output of a graph is the mean or the sum of the outputs of its nodes; a pair of graphs compares two of them
+(graph_pairs.py). With edge types, a GCN has a matrix for each type, and attention a bias.
 """
 
-import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -19,143 +19,73 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import (
-    Block,
-    Concat,
-    CosineKernel,
-    Editor,
-    LayerContext,
-    Layout,
-    ScaledDot,
-    Similarity,
-    Watchable,
-    attend,
-    pair_weights,
-)
+from harken.core import Block, CosineKernel, LayerContext, Layout, ScaledDot
+from harken.core.backends.graph_sum import TypedPairs
 from harken.settings import MAX_HOPS, LabelOutputs
 
 from . import DIALS, Model, ModelSettings
-
-Sum = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, for a (E) and v
-
-
-class FeatureProjection(nn.Module):
-    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and x W is a sum over its pairs."""
-
-    def __init__(self, width: int, d: int, *, dropout: float) -> None:
-        super().__init__()
-        self.W, self.p = nn.Parameter(torch.empty(width, d)), dropout
-        nn.init.xavier_uniform_(self.W)
-
-    def forward(self, x: Tensor, feature_sum: Sum | None = None) -> Tensor:  # N F -> N d
-        if feature_sum is None:
-            return F.dropout(x, self.p, self.training) @ self.W
-        return feature_sum(F.dropout(x.values(), self.p, self.training), self.W)
-
-
-class GCNLayer(nn.Module):
-    """A H W + b."""
-
-    def __init__(self, width: int, d: int, *, dropout: float) -> None:
-        super().__init__()
-        self.input_projection, self.b = FeatureProjection(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
-
-    def forward(  # N F -> N d
-        self, h: Tensor, feature_sum: Sum | None, *, a: Tensor, message_passing: Sum, **_: object
-    ) -> Tensor:
-        return message_passing(a, self.input_projection(h, feature_sum)) + self.b
-
-
-class GCN2Layer(nn.Module):
-    """relu(H ((1 - beta) I + beta W)) with H = (1 - alpha) A H_l + alpha H_0, beta = log(theta / l + 1) (Chen 2020).
-
-    A share alpha of the input stays in every layer, so the nodes do not become equal in many layers. theta = 0 is the
-    propagation of APPNP (Gasteiger 2019) with a relu.
-    """
-
-    def __init__(self, d: int, layer: int, *, alpha: float, theta: float, dropout: float) -> None:
-        super().__init__()
-        self.alpha, self.beta, self.p = alpha, math.log(theta / layer + 1), dropout
-        self.W = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d, d))) if theta else None
-
-    def forward(self, h: Tensor, h_0: Tensor, a: Tensor, message_passing: Sum) -> Tensor:  # N d -> N d
-        neighbors = message_passing(a, F.dropout(h, self.p, self.training))
-        h = (1 - self.alpha) * neighbors + self.alpha * h_0
-        return F.relu(h if self.W is None else (1 - self.beta) * h + self.beta * (h @ self.W))
-
-
-class GATLayer(Watchable):
-    """Attention to the neighbors: concatenated heads, or their mean in the last layer."""
-
-    def __init__(self, width: int, D: int, heads: int, *, mean: bool, dropout: tuple[float, float]) -> None:
-        super().__init__()
-        self.heads, self.mean, self.p = heads, mean, dropout[1]
-        self.input_projection = FeatureProjection(width, heads * D, dropout=dropout[0])
-        self.similarity = Concat(heads, D)
-        self.b = nn.Parameter(torch.zeros(D if mean else heads * D))
-        for W in (self.similarity.W_q, self.similarity.W_k):
-            nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
-
-    def forward(  # N F -> N d
-        self, h: Tensor, feature_sum: Sum | None, *, layout: Layout, message_passing: Sum, **_: object
-    ) -> Tensor:
-        v = self.input_projection(h, feature_sum).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
-        dropout = self.p if self.training else 0.0
-        if layout.pairs is None or isinstance(self.watch, Editor):
-            o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
-        else:  # the same with the faster sum
-            q, k = self.similarity.project(v, v)
-            if self.watch is not None:
-                self.watch(q, k, self.similarity, layout)
-            a = pair_weights(q, k, self.similarity, layout.pair_list())[0]  # H E
-            o = message_passing(F.dropout(a, dropout), v[0])
-        return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
-
-
-class StateAttention(Watchable):
-    """Attention whose values are the states: o_i = sum_j a_ij h_j. Only queries and keys are projected (Wu 2023)."""
-
-    def __init__(self, d: int, heads: int, similarity: Similarity) -> None:
-        super().__init__()
-        self.heads, self.similarity = heads, similarity
-        self.W_q, self.W_k = nn.Linear(d, d), nn.Linear(d, d)
-
-    def forward(self, h: Tensor, layout: Layout) -> Tensor:  # N d -> N d
-        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(0, 1)[None] for x in (self.W_q(h), self.W_k(h), h))
-        return attend(q, k, v, self.similarity, layout, watch=self.watch)[0].transpose(0, 1).flatten(1)
+from .graph_layers import (
+    FeatureProjection,
+    GATLayer,
+    GCN2Layer,
+    GCNLayer,
+    PairBiasLayout,
+    RelationalLayer,
+    StateAttention,
+    Sum,
+    TypeBias,
+)
+from .graph_pairs import GraphComparison
 
 
 class GraphModel(Model):
-    """Outputs of nodes or graphs. A subclass implements `node_outputs` and `input_layer`."""
+    """Outputs of nodes, graphs or pairs of graphs. A subclass implements `node_outputs` and `input_layer`."""
 
     compiles = False  # the shape is constant, so a CUDA graph is as fast
+    pool: Literal["mean", "sum"] = "mean"  # output of a graph from those of its nodes
     input_layer: Callable[[], nn.Module]  # reads the features
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.comparison: nn.Module | None = None  # of two graphs
 
     def node_outputs(
         self, x: Tensor, *, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
-        positional_encoding: Tensor | None = None, **inputs: object,
+        positional_encoding: Tensor | None = None, typed: TypedPairs | None = None, **inputs: object,
     ) -> Tensor:  # N F -> N C  # fmt: skip
         """Outputs of the nodes; a model reads those inputs that it needs."""
         raise NotImplementedError
 
     def node_states(
         self, x: Tensor, *, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
-        positional_encoding: Tensor | None = None, **inputs: object,
+        positional_encoding: Tensor | None = None, typed: TypedPairs | None = None, **inputs: object,
     ) -> Tensor:  # N F -> N d  # fmt: skip
         """The input of the last layer: what the model has learned about the nodes before their outputs."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, *, graph_ids: Tensor | None = None, n_graphs: int = 0, **inputs: object) -> Tensor:
-        """Outputs of the nodes, or with `n_graphs` of the graphs: the means over their nodes, G C."""
+    def forward(
+        self, x: Tensor, *, graph_ids: Tensor | None = None, n_graphs: int = 0, pairs: Tensor | None = None,
+        **inputs: object,
+    ) -> Tensor:  # fmt: skip
+        """Outputs of the nodes; with `n_graphs` of graphs (means or sums, G C), with `pairs` (P 2) of pairs of them."""
         options: Any = inputs
         y = self.node_outputs(x, **options)
-        return y if graph_ids is None or not n_graphs else graph_means(y, graph_ids, n_graphs)
+        if graph_ids is None or not n_graphs:
+            return y
+        pool = graph_means if self.pool == "mean" else graph_sums
+        h = pool(y, graph_ids, n_graphs)
+        return h if pairs is None or self.comparison is None else self.comparison(h[pairs[:, 0]], h[pairs[:, 1]])
+
+
+def graph_sums(y: Tensor, graph_ids: Tensor, n_graphs: int) -> Tensor:  # N C -> G C
+    """The sum over the nodes of each graph."""
+    return y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)
 
 
 def graph_means(y: Tensor, graph_ids: Tensor, n_graphs: int) -> Tensor:  # N C -> G C
     """The mean over the nodes of each graph."""
-    sums = y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)
-    return sums / y.new_zeros(n_graphs).index_add(0, graph_ids, y.new_ones(len(graph_ids))).clamp_min(1)[:, None]
+    counts = y.new_zeros(n_graphs).index_add(0, graph_ids, y.new_ones(len(graph_ids)))
+    return graph_sums(y, graph_ids, n_graphs) / counts.clamp_min(1)[:, None]
 
 
 class GNN(GraphModel):
@@ -182,24 +112,6 @@ class GNN(GraphModel):
         return x
 
 
-class PairBiasLayout(Layout):
-    """A layout with a bias for each listed pair, H E, instead of an N x N table."""
-
-    def __init__(self, layout: Layout, pair_bias: Tensor) -> None:
-        self.__dict__ |= layout.__dict__
-        self.pair_bias = pair_bias
-
-    def bias_at(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor:
-        pair_bias = self.pair_bias if isinstance(heads, slice) else self.pair_bias[heads.flatten()]
-        if not isinstance(j, slice):  # the listed pairs
-            return pair_bias
-        pairs = self.pair_list()
-        row, pair = (i[:, None] == pairs.i).nonzero(as_tuple=True)
-        rows = pair_bias.new_zeros(len(pair_bias), len(i), self.Lk)
-        rows[:, row, pairs.j[pair]] = pair_bias[:, pair]
-        return rows
-
-
 class GraphTransformer(GraphModel):
     """Nodes as tokens: features plus positions, attention and convolution as two branches, a linear output."""
 
@@ -209,6 +121,8 @@ class GraphTransformer(GraphModel):
         self.input_projection = FeatureProjection(outputs.vocab_size, d, dropout=settings.feature_dropout)
         self.pe_projection = nn.Linear(settings.pe_dim, d) if settings.positions != "none" else None
         self.hop_bias = nn.Parameter(torch.zeros(settings.heads, MAX_HOPS + 1)) if settings.distance else None
+        listed = outputs.edge_types and settings.reach  # attention to all nodes has no pairs with types
+        self.type_bias = TypeBias(settings.heads, outputs.edge_types) if listed else None
         self.state_attention = settings.attention != "blocks"
         if not self.state_attention:
             config = settings.block_config()
@@ -216,7 +130,7 @@ class GraphTransformer(GraphModel):
         else:
             self.blocks = nn.ModuleList(settings.state_attention() for _ in range(settings.layers))
             self.norm = nn.Identity()
-        self.convolutions = nn.ModuleList(settings.convolutions())
+        self.convolutions = nn.ModuleList(settings.convolutions(outputs.edge_types))
         self.graph_weight = settings.graph_weight if self.convolutions else 0.0
         self.W_y = nn.Linear(d, outputs.n_outputs or d)
 
@@ -229,19 +143,19 @@ class GraphTransformer(GraphModel):
 
     def node_states(
         self, x: Tensor, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
-        positional_encoding: Tensor | None = None, **inputs: object,
+        positional_encoding: Tensor | None = None, typed: TypedPairs | None = None, **inputs: object,
     ) -> Tensor:  # fmt: skip
         h, pe = self.input_projection(x, feature_sum), positional_encoding
         if self.pe_projection is not None and pe is not None:
             if self.kind == "laplacian" and self.training:  # the sign of an eigenvector is arbitrary
                 pe = pe * (torch.rand_like(pe[:1]) < 0.5).to(pe.dtype).mul(2).sub(1)
             h = h + self.pe_projection(pe)
-        edges: Any = inputs
+        edges: Any = inputs | {"typed": typed}
         g = self.graph_weight  # 0 without convolutions
-        return (1 - g) * self._attention(h, layout, hops) + (g * self._convolution(h, **edges) if g else 0)
+        layout = self._with_bias(layout, hops, typed)
+        return (1 - g) * self._attention(h, layout) + (g * self._convolution(h, **edges) if g else 0)
 
-    def _attention(self, h: Tensor, layout: Layout, hops: Tensor) -> Tensor:  # N d -> N d
-        layout = self._with_hop_bias(layout, hops)
+    def _attention(self, h: Tensor, layout: Layout) -> Tensor:  # N d -> N d
         if self.state_attention:
             for attention in self.blocks:
                 h = attention(F.dropout(F.relu(h), self.p, self.training), layout)
@@ -251,17 +165,22 @@ class GraphTransformer(GraphModel):
             h = block(h, context)
         return self.norm(h[0])
 
-    def _convolution(self, h: Tensor, a: Tensor, message_passing: Sum, **_: object) -> Tensor:  # N d -> N d
+    def _convolution(  # N d -> N d
+        self, h: Tensor, a: Tensor, message_passing: Sum, typed: TypedPairs | None, **_: object
+    ) -> Tensor:
         h = h_0 = F.relu(h)
         for layer in self.convolutions:
-            h = layer(h, h_0, a, message_passing)
+            h = layer(h, h_0, a, message_passing, typed)
         return h
 
-    def _with_hop_bias(self, layout: Layout, hops: Tensor) -> Layout:
-        """The layout with a learned bias of the scores for each number of hops."""
-        if self.hop_bias is None:
+    def _with_bias(self, layout: Layout, hops: Tensor, typed: TypedPairs | None) -> Layout:
+        """The layout with a learned bias of the scores for each number of hops, and for each edge type."""
+        bias = None if self.hop_bias is None else self.hop_bias[:, hops.clamp_max(MAX_HOPS)]  # H E, or H N N
+        if self.type_bias is not None and typed is not None:
+            of_types = self.type_bias(typed, len(hops))
+            bias = of_types if bias is None else bias + of_types
+        if bias is None:
             return layout
-        bias = self.hop_bias[:, hops.clamp_max(MAX_HOPS)]  # H E, or H N N
         if layout.pairs is not None:
             return PairBiasLayout(layout, bias)
         return layout.structure.layout(1, layout.Lq, layout.Lk, layout.device, bias)
@@ -284,12 +203,32 @@ class GraphModelSettings(ModelSettings):
 
     stack_seeds: ClassVar[bool] = True
 
+    d: int = Field(16, ge=1, description="width of the hidden layers")
     layers: int = Field(2, ge=1, description="number of layers")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability of features and states")
+
+    pool: Literal["mean", "sum"] = Field("mean", description="output of a graph from the outputs of its nodes")
+    comparison: Literal["distance", "tensor"] = Field(
+        "distance",
+        description="pairs of graphs u, v: an MLP of |u - v| and u * v, or a neural tensor u W v of several matrices",
+    )
+    symmetric: bool = Field(True, description="pairs of graphs: the output does not depend on the order of the two")
 
     @property
     def graph_options(self) -> GraphOptions:
         return GraphOptions()
+
+    def build(self, vocab: LabelOutputs) -> GraphModel:
+        model = self.build_encoder(vocab._replace(n_outputs=0) if vocab.of_pairs else vocab)
+        model.pool = self.pool
+        if vocab.of_pairs:
+            options: Any = {"kind": self.comparison, "symmetric": self.symmetric}
+            model.comparison = GraphComparison(self.d, vocab.n_outputs, **options)
+        return model
+
+    def build_encoder(self, vocab: LabelOutputs) -> GraphModel:
+        """The model of the nodes; without outputs, its states have the width d."""
+        raise NotImplementedError
 
 
 class GCNSettings(GraphModelSettings):
@@ -298,11 +237,13 @@ class GCNSettings(GraphModelSettings):
     dials: ClassVar = DIALS["gcn"]
     kind: Literal["gcn"] = "gcn"
     size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d")
-    d: int = Field(16, ge=1, description="width of the hidden layers")
+    bases: int = Field(0, ge=0, description="matrices that the edge types share; 0: a matrix for each type")
 
-    def build(self, vocab: LabelOutputs) -> GNN:
-        widths = [vocab.vocab_size, *[self.d] * (self.layers - 1), vocab.n_outputs or self.d]
-        return GNN([GCNLayer(a, b, dropout=self.dropout) for a, b in pairwise(widths)], F.relu)
+    def build_encoder(self, vocab: LabelOutputs) -> GNN:
+        widths = pairwise([vocab.vocab_size, *[self.d] * (self.layers - 1), vocab.n_outputs or self.d])
+        if (n := vocab.edge_types) == 0:
+            return GNN([GCNLayer(a, b, dropout=self.dropout) for a, b in widths], F.relu)
+        return GNN([RelationalLayer(a, b, n, bases=self.bases, dropout=self.dropout) for a, b in widths], F.relu)
 
 
 def _check_heads(d: int, heads: int) -> None:
@@ -322,12 +263,12 @@ class GATSettings(GraphModelSettings):
     dropout: float = Field(0.6, ge=0, lt=1, description="dropout probability of features and states")
     attention_dropout: float = Field(0.6, ge=0, lt=1, description="dropout probability of the attention weights")
 
-    def build(self, vocab: LabelOutputs) -> GNN:
+    def build_encoder(self, vocab: LabelOutputs) -> GNN:
         _check_heads(self.d, self.heads)
-        dropout = self.dropout, self.attention_dropout
+        options: Any = {"dropout": (self.dropout, self.attention_dropout), "edge_types": vocab.edge_types}
         *hidden, last = [vocab.vocab_size, *[self.d] * (self.layers - 1)]
-        layers = [GATLayer(width, self.d // self.heads, self.heads, mean=False, dropout=dropout) for width in hidden]
-        output = GATLayer(last, vocab.n_outputs or self.d, self.last_heads, mean=True, dropout=dropout)
+        layers = [GATLayer(width, self.d // self.heads, self.heads, mean=False, **options) for width in hidden]
+        output = GATLayer(last, vocab.n_outputs or self.d, self.last_heads, mean=True, **options)
         return GNN([*layers, output], F.elu)
 
 
@@ -370,10 +311,10 @@ class GraphTransformerSettings(GraphModelSettings):
         similarity = CosineKernel() if self.attention == "linear" else ScaledDot(self.d // self.heads)
         return StateAttention(self.d, self.heads, similarity)
 
-    def convolutions(self) -> list[GCN2Layer]:
+    def convolutions(self, edge_types: int) -> list[GCN2Layer]:
         """The layers of the convolution branch."""
         p = {"alpha": self.initial_residual, "theta": self.identity_mapping, "dropout": self.dropout}
-        return [GCN2Layer(self.d, layer, **p) for layer in range(1, self.convolution_layers + 1)]
+        return [GCN2Layer(self.d, layer, **p, edge_types=edge_types) for layer in range(1, self.convolution_layers + 1)]
 
-    def build(self, vocab: LabelOutputs) -> GraphTransformer:
+    def build_encoder(self, vocab: LabelOutputs) -> GraphTransformer:
         return GraphTransformer(self, vocab)

@@ -21,7 +21,8 @@ from harken.data.graphs.files import (
     from_networkx,
     save_networkx,
 )
-from harken.data.graphs.source import GraphProcessor, GraphSource
+from harken.data.graphs.processor import GraphProcessor
+from harken.data.graphs.source import GraphSource
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.experiments.choose import choose
 from harken.settings import MAX_HOPS

@@ -5,7 +5,7 @@ the weights a, their vectors are concatenated to one wide row, otherwise their p
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,15 @@ class PairSum:
     def __call__(self, a: Tensor, v: Tensor) -> Tensor:  # ... E, ... m D -> ... n D
         dtype = torch.promote_types(a.dtype, v.dtype)  # the kernel needs one dtype; weights are the more precise
         return _WeightedSum.apply(a.to(dtype), v.to(dtype), *self.lists)  # type: ignore[no-untyped-call]
+
+
+class TypedPairs(NamedTuple):
+    """Pairs with types; one pair may have several. A sum over j and its types is one over n x types vectors."""
+
+    a: Tensor  # E: the share of j among the pairs of i of this type
+    sum: PairSum  # o_i = sum_j,r a_ijr v_jr for v of n types D, flattened
+    pair: Tensor  # E: the index of (i, j) in the list of pairs without types
+    type: Tensor  # E
 
 
 def _pair_lists(i: Tensor, j: Tensor, n: int, order: Tensor) -> tuple[Tensor, ...]:

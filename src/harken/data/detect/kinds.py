@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harken.data.graphs.files import folder_of_graph
+from harken.data.graphs.columns import read_columns
+from harken.data.graphs.files import folder_of_graph, label_column
 from harken.data.labelled.folders import text_folders
 from harken.data.partition import SPLIT_FILE_NAMES, SPLIT_OF_NAME
 from harken.data.tables.read import input_error, parse_json
@@ -83,7 +84,9 @@ def _detect_arrays(start: FileHead) -> Detection | None:
     names = preview.zip_names(start)
     arrays = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
     if "edges" in arrays:
-        return Detection("graph", f"an .npz file with the array edges (of {join_names(arrays)})", {}, ())
+        level = "pair" if "pairs" in arrays else "" if {"label", "y"} & {*arrays} else "edge"
+        settings: dict[str, object] = {"data.target_level": level} if level else {}
+        return Detection("graph", f"an .npz file with the array edges (of {join_names(arrays)})", settings, ())
     if {"x", "y"} <= set(arrays):
         return Detection("images", f"an .npz file with the arrays x and y (of {join_names(arrays)})", {}, ())
     if any(name.endswith(".pkl") for name in names):
@@ -259,8 +262,8 @@ def _detect_folder(path: Path, encoding: str | None, names: Collection[object]) 
         return _detect_image_folder(path, files, encoding)
     top = [file for file in files if file.parent == path]
     if "edges.csv" in (names := [file.name for file in top]):
-        nodes = " and nodes.csv" * ("nodes.csv" in names)
-        return Detection("graph", f"a folder with edges.csv{nodes}", {}, ())
+        tables = [name for name in ("edges.csv", "nodes.csv", "graphs.csv", "pairs.csv") if name in names]
+        return Detection("graph", f"a folder with {' and '.join(tables)}", _target_level(path, tables, encoding), ())
     if not top and {file.suffix for file in files} != {".txt"}:
         folders = join_names(sorted({file.relative_to(path).parts[0] for file in files}))
         raise input_error(path, "a folder of folders", "files or images are needed in it", f"give one of {folders}")
@@ -284,6 +287,19 @@ def _detect_folder(path: Path, encoding: str | None, names: Collection[object]) 
         split_files = {f"data.{name}": str(file) for name, file in splits}
         return replace(detection, settings=detection.settings | split_files)
     return detection
+
+
+def _target_level(path: Path, tables: Collection[str], encoding: str | None) -> dict[str, object]:
+    """The setting for pairs of graphs, and for edges of a graph without labels."""
+    if "pairs.csv" in tables:
+        return {"data.target_level": "pair"}
+    of_edges: dict[str, object] = {"data.target_level": "edge"}
+    if "nodes.csv" not in tables:
+        return of_edges
+    with suppress(BadInput):  # the reader reports it
+        columns = read_columns(path / "nodes.csv", encoding)
+        return of_edges if "graphs.csv" not in tables and label_column(columns, {}, str(path)) is None else {}
+    return {}
 
 
 def _detect_text_folders(path: Path, encoding: str | None) -> Detection | None:

@@ -109,7 +109,7 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
     if ends and _are_nodes(table, ends):
         reason = f"{note}{ends[0]} and {ends[1]} hold nodes and share values"
         alternatives = (("pairs", "a source of a pair is seldom the target of another"), AS_TEXT)
-        return Detection("graph", reason, {}, alternatives)
+        return Detection("graph", reason, {"data.target_level": "edge"}, alternatives)
     sides = [c for side in (preview.SOURCE_NAME, preview.TARGET_NAME) for c in columns if side.fullmatch(c.name)]
     if len(sides) != 2 or preview.SOURCE_NAME.fullmatch(sides[1].name):
         sides = [c for c in columns if preview.LANGUAGE_NAME.fullmatch(c.name)]

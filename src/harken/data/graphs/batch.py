@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harken.core import FULL, edges, same
-from harken.core.backends.graph_sum import PairSum
+from harken.core.backends.graph_sum import PairSum, TypedPairs
 from harken.data.batch import Batch
 from harken.data.cache import cache_folder
 from harken.errors import BadSetting
@@ -51,6 +51,21 @@ class GraphBatch(Batch):
 
 
 @dataclass(frozen=True, eq=False)
+class TypedEdges:
+    """Edges with types, unique and sorted by (i, j, type)."""
+
+    i: Ints  # E
+    j: Ints  # E
+    type: Ints  # E
+    a: Floats  # E: the share of the edge in the weights of its type at node i
+    n_types: int
+
+    def select(self, edges: Ints, nodes: Ints) -> "TypedEdges":
+        """These edges, with a new index for each node."""
+        return TypedEdges(nodes[self.i[edges]], nodes[self.j[edges]], self.type[edges], self.a[edges], self.n_types)
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """n nodes. Node i attends to node j and to itself; pairs are unique and sorted by (i, j)."""
 
@@ -65,6 +80,7 @@ class Graph:
     positional_encoding: Floats | None = None  # N k
     fully_connected: bool = False  # all nodes of a graph attend to each other
     distance: bool = True  # fully connected: the number of hops between all nodes is an input
+    typed_edges: TypedEdges | None = None
 
     def subset(self, selected: Ints) -> "Graph":
         """The selected graphs, in this order."""
@@ -78,10 +94,14 @@ class Graph:
             x: Features = self.x.select(cells, new)
         else:
             x = self.x[nodes]
+        typed = self.typed_edges
+        if typed is not None:
+            typed = typed.select(_concat_ranges(np.searchsorted(typed.i, start), np.searchsorted(typed.i, end)), new)
         return replace(
             self, n=len(nodes), x=x, i=new[self.i[pairs]], j=new[self.j[pairs]], a=self.a[pairs],
             hops=self.hops[pairs], graph_ids=np.repeat(np.arange(len(selected)), sizes), n_graphs=len(selected),
             positional_encoding=None if self.positional_encoding is None else self.positional_encoding[nodes],
+            typed_edges=typed,
         )  # fmt: skip
 
     def model_inputs(self, like: Tensor) -> dict[str, object]:
@@ -108,10 +128,19 @@ class Graph:
             "message_passing": PairSum(i, j, self.n, self.n),
             "layout": structure.layout(1, self.n, self.n, device),
             "hops": hops,
+            "typed": None if self.typed_edges is None else self._typed_pairs(self.typed_edges, like),
             "positional_encoding": encoding,
             "graph_ids": graph_ids,
             "n_graphs": self.n_graphs,
         }
+
+    def _typed_pairs(self, edges: TypedEdges, like: Tensor) -> TypedPairs:
+        """The edges with types as inputs of a model."""
+        listed = np.searchsorted(self.i * self.n + self.j, edges.i * self.n + edges.j)
+        columns = (edges.i, edges.j * edges.n_types + edges.type, listed, edges.type)
+        i, j_and_type, pair, kind = (torch.from_numpy(t).to(like.device) for t in columns)
+        pair_sum = PairSum(i, j_and_type, self.n, self.n * edges.n_types)
+        return TypedPairs(torch.from_numpy(edges.a).to(like), pair_sum, pair, kind)
 
 
 def feature_tensor(x: Features, n: int) -> Tensor:  # N F
@@ -147,6 +176,17 @@ def build_graph(
     n_graphs = int(graph_ids.max(initial=0)) + 1
     i, j = codes // n, codes % n
     return Graph(n, x, i, j, a, hops, graph_ids, n_graphs, fully_connected=not reach, distance=distance)
+
+
+def typed_edges(pairs: Ints, weight: Floats | None, types: Ints, n: int, n_types: int) -> TypedEdges:
+    """Edges (E 2: j, i) with types, without self-loops; the weights of duplicates are averaged."""
+    distinct = pairs[:, 0] != pairs[:, 1]
+    codes = (pairs[distinct, 1] * n + pairs[distinct, 0]) * n_types + types[distinct]
+    codes, inverse = np.unique(codes, return_inverse=True)
+    w = np.ones(len(codes)) if weight is None else np.bincount(inverse, weight[distinct]) / np.bincount(inverse)
+    i, j, kind = codes // n_types // n, codes // n_types % n, codes % n_types
+    total = np.bincount(i * n_types + kind, w, n * n_types)[i * n_types + kind]
+    return TypedEdges(i, j, kind, (w / np.maximum(total, 1e-9)).astype(np.float32), n_types)
 
 
 def _unique_edges(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:

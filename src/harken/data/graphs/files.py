@@ -1,7 +1,6 @@
-"""Read graphs from a folder with nodes.csv and edges.csv, from .npz, GML or GraphML files, or from networkx.
+"""The contents of a graph file: from tables of nodes, edges, graphs and pairs of graphs, or from networkx.
 
-An edge goes from its source to its target; messages flow in that direction. The arrays of an .npz file are untrusted:
-all shapes, types and indices are checked.
+An edge goes from its source to its target; messages flow in that direction.
 """
 
 import csv
@@ -21,12 +20,10 @@ from harken.data.cache import cache_folder
 from harken.data.detect import preview
 from harken.data.partition import SPLIT_OF_NAME
 from harken.data.tables.numbers import format_problem, is_missing, parse_number, workbook_numbers
-from harken.data.tables.untrusted import Array, read_arrays
-from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
-from harken.suggestions import did_you_mean, similar_path
+from harken.suggestions import did_you_mean
 
-from .columns import Columns, read_columns
+from .columns import Columns
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
@@ -36,9 +33,8 @@ ColumnNames = Mapping[
 ]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
-MAX_SIZE = 10_000_000  # nodes, or features per node
+MAX_TYPES = 100  # of nodes or of edges
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-NETWORKX_READERS = {".gml": "read_gml", ".graphml": "read_graphml"}
 
 
 class SparseFeatures(NamedTuple):
@@ -63,35 +59,33 @@ class GraphTables:
     edges: Ints  # E 2: source, target
     weight: Floats | None = None  # E
     x: "Features | None" = None  # N F
-    labels: list[str] | None = None  # per node or per graph; "" if unlabelled
-    splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # node, edge or graph -> split -> indices
+    labels: list[str] | None = None  # per node, graph or pair of graphs; "" if unlabelled
+    splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # node, edge, graph or pair -> split -> indices
     graph_ids: Ints | None = None  # N: the graph of each node
     graph_names: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)  # messages for the user
     feature_names: list[str] = field(default_factory=list)  # columns of x; empty if they have no names
+    pairs: Ints | None = None  # P 2: graphs that are compared; the labels are theirs
+    node_types: list[str] | None = None  # N
+    edge_types: list[str] | None = None  # E
+    has_numbers: bool = False  # the name of the label column means a number, also if all of them are integers
 
-
-def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
-    """Read a folder of tables, a table of edges, arrays, or a file that networkx reads."""
-    encoding = columns.get("encoding")
-    if preview.is_folder(path):
-        if not (edges := path / "edges.csv").exists():
-            raise BadInput(f"{edges}: no such file; a graph is a folder with edges.csv and nodes.csv")
-        files = (path / f"{name}.csv" for name in ("nodes", "graphs"))
-        nodes, graphs = (read_columns(file, encoding) if file.exists() else None for file in files)
-        return from_tables(str(path), nodes, read_columns(edges, encoding), graphs, columns)
-    if path.suffix.lower() == ".npz":
-        return from_arrays(path)
-    if path.suffix.lower() in NETWORKX_READERS:
-        return from_networkx(_read_networkx(path), columns, str(path))
-    if path.name != "edges.csv" and (fix := folder_of_graph(path)):
-        raise BadInput(f"{path}: {fix}")
-    return from_tables(str(path), None, read_columns(path, encoding), None, columns)
+    def unit_names(self, level: str) -> list[str]:
+        """The names of the nodes, of the graphs, or of the pairs of graphs: "a--b"."""
+        if level == "pair":
+            pairs = [] if self.pairs is None else self.pairs.tolist()
+            return [f"{self.graph_names[a]}--{self.graph_names[b]}" for a, b in pairs]
+        return self.graph_names if level == "graph" else self.node_names
 
 
 def folder_of_graph(path: Path) -> str:
     """What to do with one table of a graph in a folder of several tables; empty for other files."""
-    second = {"edges.csv": "nodes.csv", "nodes.csv": "edges.csv", "graphs.csv": "edges.csv"}.get(path.name)
+    second = {
+        "edges.csv": "nodes.csv",
+        "nodes.csv": "edges.csv",
+        "graphs.csv": "edges.csv",
+        "pairs.csv": "edges.csv",
+    }.get(path.name)
     if not second or not path.with_name(second).is_file():
         return ""
     folder = shlex.quote(str(path.absolute().parent if path.parent == Path() else path.parent))
@@ -120,27 +114,29 @@ def _find_column(table: Columns, role: str, columns: ColumnNames, location: str)
     return next((name for name in table if pattern.fullmatch(name)), None)
 
 
-def from_tables(
-    location: str, nodes: Columns | None, edges: Columns, graphs: Columns | None, columns: ColumnNames
-) -> GraphTables:
-    """Build graphs from a table of edges and optional tables of nodes and graphs."""
-    named = [_find_column(edges, role, columns, f"{location}, edges") for role in ("source", "target")]
+def from_tables(location: str, tables: Mapping[str, Columns], columns: ColumnNames) -> GraphTables:
+    """Build graphs from a table of edges and optional tables of nodes, graphs and pairs of graphs."""
+    edges, nodes, in_edges = tables["edges"], tables.get("nodes"), f"{location}, edges"
+    named = [_find_column(edges, role, columns, in_edges) for role in ("source", "target")]
     a, b = named if None not in named and named[0] != named[1] else list(edges)[:2] if len(edges) > 1 else (None, None)
     if a is None or b is None:
         fix = "name them: data.source=... data.target=..."
         raise BadInput(f"{location}: edges need two columns, source and target; {fix}")
-    weight = _find_column(edges, "weight", columns, f"{location}, edges")
+    weight = _find_column(edges, "weight", columns, in_edges)
     table = nodes if nodes is not None else {"node": list(dict.fromkeys(edges[a] + edges[b]))}
     node = _find_column(table, "node", columns, f"{location}, nodes") or next(iter(table))
     roles = {role: _find_column(table, role, columns, f"{location}, nodes") for role in ("graph", "split")}
-    label = None if graphs is not None else _find_label(table, {node, *roles.values()}, columns, location)
+    elsewhere = "graphs" in tables or "pairs" in tables or columns.get("target_level") == "edge"
+    label = None if elsewhere else label_column(table, columns, location)
+    kind = _find_type(table, "node_type", columns, f"{location}, nodes")
+    roles["type"] = None if kind == label else kind
     index = {name: n for n, name in enumerate(table[node])}
     if len(index) < len(table[node]):
         duplicate = next(name for name in index if table[node].count(name) > 1)
         raise BadInput(f"{location}: node {duplicate!r} has two rows; every node needs exactly one")
     weights = _read_weights(edges, weight, (a, b), columns, location) if weight else None
     x, feature_names, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
-    splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, f"{location}, edges"))}
+    splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, in_edges))}
     splits["node"] = _read_split(table, roles["split"])
     labels = table[label] if label else None
     graph_ids, graph_names = None, list[str]()
@@ -148,15 +144,33 @@ def from_tables(
         graph_names = list(dict.fromkeys(table[roles["graph"]]))
         graph_index = {name: n for n, name in enumerate(graph_names)}
         graph_ids = np.array([graph_index[name] for name in table[roles["graph"]]], np.int64)
-    if graphs is not None:
-        labels, splits["graph"] = _read_graph_labels(graphs, graph_names, columns, location)
+    pairs, has_numbers = None, False
+    if "pairs" in tables and columns.get("target_level", "auto") in ("auto", "pair"):
+        pairs, labels, splits["pair"], has_numbers = _read_pairs(tables["pairs"], graph_names, columns, location)
+    elif "graphs" in tables:
+        labels, splits["graph"] = _read_graph_labels(tables["graphs"], graph_names, columns, location)
     elif per_graph := graph_level_labels(labels, splits["node"], graph_ids):
         labels, splits["graph"] = per_graph
-    splits = {level: indices for level, indices in splits.items() if indices}
-    ends = np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1)
-    weights = None if weights is None else check_weights(weights, len(ends), f"{location}, edges")
-    graphs_of_nodes = (graph_ids, graph_names, notices, feature_names)
-    return GraphTables(location, list(index), ends, weights, x, labels, splits, *graphs_of_nodes)
+    edge_type = _find_type(edges, "edge_type", columns, in_edges)
+    ends = np.stack([_to_ids(index, edges[end], in_edges) for end in (a, b)], 1)
+    return GraphTables(
+        location, list(index), ends, None if weights is None else check_weights(weights, len(ends), in_edges), x,
+        labels, {level: indices for level, indices in splits.items() if indices}, graph_ids, graph_names, notices,
+        feature_names, pairs, table[roles["type"]] if roles["type"] else None, edges[edge_type] if edge_type else None,
+        has_numbers,
+    )  # fmt: skip
+
+
+def _find_type(table: Columns, role: str, columns: ColumnNames, location: str) -> str | None:
+    """The column with the types of the nodes or edges; none with data.types=false or too many types."""
+    if not columns.get("types", True):
+        return None
+    name = _find_column(table, role, columns, location)
+    if name is None or len(distinct := {*table[name]}) <= MAX_TYPES:
+        return name
+    if columns.get(role) is None:
+        return None
+    raise BadInput(f"{location}: column {name!r} has {len(distinct):,} types; at most {MAX_TYPES} are supported")
 
 
 def _read_weights(edges: Columns, weight: str, ends: tuple[str, str], columns: ColumnNames, location: str) -> Floats:
@@ -167,6 +181,15 @@ def _read_weights(edges: Columns, weight: str, ends: tuple[str, str], columns: C
     if weights is None:
         raise BadInput(f"{location}: column {weight!r} is not numeric ({text!r}); fix it, or rename the column")
     return weights
+
+
+def label_column(nodes: Columns, columns: ColumnNames, location: str) -> str | None:
+    """The column with the labels of the nodes; a type alone is the label, unless data.node_type names it."""
+    node = _find_column(nodes, "node", columns, f"{location}, nodes") or next(iter(nodes))
+    used = {node, *(_find_column(nodes, role, columns, f"{location}, nodes") for role in ("graph", "split"))}
+    kind = _find_type(nodes, "node_type", columns, f"{location}, nodes")
+    label = _find_label(nodes, used | {kind}, columns, location)
+    return label if label or columns.get("node_type") else _find_label(nodes, used, columns, location)
 
 
 def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, location: str) -> str | None:
@@ -245,6 +268,32 @@ def _read_graph_labels(
     return table[label] if label else None, _read_split(table, split)
 
 
+def _read_pairs(
+    table: Columns, graph_names: list[str], columns: ColumnNames, location: str
+) -> tuple[Ints, list[str], dict[str, Ints], bool]:
+    """The graphs of each row of pairs.csv (P 2), its labels and its splits, and whether the labels are numbers."""
+    place, index = f"{location}, pairs", {name: n for n, name in enumerate(graph_names)}
+    if not index:
+        fix = "add a column graph, or name it: data.graph=..."
+        raise BadInput(f"{location}: nodes.csv does not say to which graph of pairs.csv a node belongs; {fix}")
+    ends = [_find_column(table, role, {}, place) for role in ("graph_a", "graph_b")]
+    first, second = ends if None not in ends else [*table, None, None][:2]
+    split = _find_column(table, "split", columns, place)
+    rest = {name: cells for name, cells in table.items() if name not in (first, second, split)}
+    number = _find_column(rest, "pair_number", {}, place) if columns.get("label") is None else None
+    label = number or _find_column(rest, "label", columns, place) or next(iter(rest), None)
+    if first is None or second is None:
+        raise BadInput(f"{place}: two columns with names of graphs are needed; add graph_a,graph_b")
+    for name in (*table[first], *table[second]):
+        if name not in index:
+            fix = f"add it there, or remove the pair.{did_you_mean(name, index)}"
+            raise BadInput(f"{place}: {name!r} is not a graph of nodes.csv; {fix}")
+    pairs = np.array([[index[name] for name in table[end]] for end in (first, second)], np.int64).T
+    labels = table[label] if label else [""] * len(pairs)
+    is_number = label is not None and re.fullmatch(COLUMN_PATTERNS["pair_number"], label, re.I) is not None
+    return pairs, labels, _read_split(table, split), is_number
+
+
 def graph_level_labels(
     labels: list[str] | None, splits: dict[str, Ints], graph_ids: Ints | None
 ) -> tuple[list[str], dict[str, Ints]] | None:
@@ -257,113 +306,10 @@ def graph_level_labels(
     return [labels[n] for n in first], {name: np.flatnonzero(np.isin(first, nodes)) for name, nodes in splits.items()}
 
 
-def from_arrays(path: Path) -> GraphTables:
-    """Array names: edges; x, or feature_row, feature_col, feature_val and shape; label; train, valid, test."""
-    arrays = read_arrays(path)
-    edges = arrays.get("edges", np.empty(0))
-    if edges.ndim != 2 or 2 not in edges.shape:
-        raise BadInput(f"{path}: edges has shape {edges.shape}; two node indices per edge are needed")
-    edges = _to_integers(path, "edges", edges if edges.shape[1] == 2 else edges.T)
-    x, n = _array_features(path, arrays)
-    graph, labels = arrays.get("graph"), arrays.get("label", arrays.get("y"))
-    if n is None:
-        per_node = next((array for array in (arrays.get("name"), graph, labels) if array is not None), None)
-        n = int(edges.max(initial=-1)) + 1 if per_node is None else per_node.size
-    if n > MAX_SIZE:
-        raise BadInput(f"{path}: {n:,} nodes; at most {MAX_SIZE:,} are supported; use a smaller graph")
-    if len(edges) and not 0 <= edges.min() <= edges.max() < n:
-        raise BadInput(f"{path}: edges contains node {edges.max()}; nodes are numbered 0 to {n - 1:,}; fix the array")
-    for name in ("name", "graph"):
-        if name in arrays and arrays[name].shape != (n,):
-            raise BadInput(f"{path}: {name} has shape {arrays[name].shape}; one value per node ({n:,}) is needed")
-    names, graph_ids = (np.empty(0), None) if graph is None else np.unique(graph, return_inverse=True)
-    level = "node" if graph is None or labels is None or labels.size == n else "graph"
-    splits = _array_splits(path, arrays, n if level == "node" else len(names))
-    if labels is not None and labels.shape not in ((n,), (len(names),)):
-        what = f"{len(labels):,} labels" if labels.ndim == 1 else f"labels of shape {labels.shape}"
-        raise BadInput(f"{path}: {what} for {n:,} nodes; one label per node or per graph is needed")
-    label_names = None if labels is None else [_label_name(label) for label in labels.tolist()]
-    weight = check_weights(arrays["weight"], len(edges), str(path)) if "weight" in arrays else None
-    level_splits = {level: splits} if splits else {}
-    if level == "node" and (per_graph := graph_level_labels(label_names, splits, graph_ids)):
-        label_names, graph_splits = per_graph
-        level_splits = {"graph": graph_splits} if graph_splits else {}
-    node_names, graph_names = ([*map(str, x.tolist())] for x in (arrays.get("name", np.arange(n)), names))
-    return GraphTables(str(path), node_names, edges, weight, x, label_names, level_splits, graph_ids, graph_names)
-
-
-def _to_integers(path: Path, name: str, array: Array) -> Ints:
-    with np.errstate(invalid="ignore"):
-        if array.dtype.kind not in "biuf" or not np.array_equal(array, integers := array.astype(np.int64)):
-            raise BadInput(f"{path}: {name} is {array.dtype} with values that are not integers; fix the array")
-    return integers
-
-
-def _label_name(label: Any) -> str:
-    """The label as text; -1 and NaN mean unlabelled."""
-    if isinstance(label, float):
-        return "" if label != label else str(int(label)) if label.is_integer() else repr(label)
-    return "" if label == -1 else str(label)
-
-
-def _array_features(path: Path, arrays: Mapping[str, Array]) -> "tuple[Features | None, int | None]":
-    """The features, and the number of nodes that they imply."""
-    if "x" in arrays:
-        x = arrays["x"]
-        if x.ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x := to_floats(x)) < MAX_FLOAT32).all():
-            raise BadInput(f"{path}: x is {x.dtype} of shape {x.shape}; finite numbers, one row per node, are needed")
-        return x, len(x)
-    if "feature_row" not in arrays:
-        return None, None
-    try:
-        row, col = (_to_integers(path, name, arrays[name]) for name in ("feature_row", "feature_col"))
-        n, n_features = map(int, arrays["shape"])
-        val = arrays.get("feature_val", np.ones(len(row)))
-        valid = len(row) == len(col) == len(val) and row.min(initial=0) >= 0 and row.max(initial=0) < n
-        valid = valid and col.min(initial=0) >= 0 and col.max(initial=0) < n_features
-        valid = valid and bool((abs(val) < MAX_FLOAT32).all())
-    except BadInput:
-        raise
-    except (KeyError, ValueError, TypeError, OverflowError):
-        valid = False
-    if not valid or n_features > MAX_SIZE:
-        accepted = f"feature_row, feature_col and feature_val of one length, and shape (below {MAX_SIZE:,})"
-        raise BadInput(f"{path}: its feature arrays are inconsistent; accepted: {accepted}")
-    order = np.argsort(row, kind="stable")
-    return SparseFeatures(row[order], col[order], val[order].astype(np.float32), n_features), n
-
-
-def _array_splits(path: Path, arrays: Mapping[str, Array], n: int) -> dict[str, Ints]:
-    """Splits, stored as indices or as boolean masks."""
-    splits = {}
-    for name, split in SPLIT_OF_NAME.items():
-        for array in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
-            if array is not None and array.ndim == 1:
-                indices = np.flatnonzero(array) if array.dtype == bool else _to_integers(path, name, array)
-                if len(indices) and not 0 <= indices.min() <= indices.max() < n:
-                    raise BadInput(f"{path}: {name} contains index {indices.max()}; there are {n:,}; fix the array")
-                splits[split] = indices
-    return splits
-
-
-def _read_networkx(path: Path) -> Any:
-    try:
-        import networkx
-    except ImportError:
-        raise BadInput(f"{path}: reading this file needs networkx; install it: pip install networkx") from None
-    if not path.exists():
-        raise BadInput(f"{path}: no such file; check the name{similar_path(path)}")
-    try:
-        return getattr(networkx, NETWORKX_READERS[path.suffix.lower()])(path)
-    except Exception as error:  # its readers raise many types
-        message = " ".join(str(error).split())[:100]
-        raise BadInput(f"{path}: networkx cannot read it ({message}); export the graph again") from None
-
-
 def from_networkx(G: object, columns: ColumnNames, location: str = "the graph") -> GraphTables:
     """Convert a networkx graph; its attributes become columns."""
     nodes, edges, directed = _networkx_columns(G)
-    tables = from_tables(location, nodes, edges, None, columns)
+    tables = from_tables(location, {"nodes": nodes, "edges": edges}, columns)
     if directed and not columns.get("directed"):
         problem = "its edges are directed but read as undirected"
         tables.notices.append(f"{location}: {problem}; data.directed=true keeps the direction")

@@ -1,118 +1,41 @@
-"""Graph data: node labels, edge prediction or graph labels.
+"""Graph data: node labels, edge prediction, graph labels, or labels of pairs of graphs.
 
 Splits given in the file are used. Other splits are drawn per label by a hash of the name, so added nodes move few
-others; edges are drawn by a hash of their two ends, regardless of direction.
+others; edges are drawn by a hash of their two ends, regardless of direction. Of pairs of graphs, graphs are drawn: a
+pair is held out if one of its graphs is.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, PositiveFloat, field_validator
+from pydantic import Field, field_validator
 
 from harken.data.detect.preview import is_folder
 from harken.data.label_warnings import label_warnings
 from harken.data.partition import draw_stratified, split_hash
-from harken.data.processor import LabelList, SavedProcessor
 from harken.data.source import DataSource, Encoding, Processor
 from harken.data.split import SplitData, files_sha256
+from harken.data.tables import numbers as table_numbers
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
-from harken.data.targets import (
-    infer_target_type,
-    label_sort_key,
-    missing_targets,
-    normalize_numbers,
-    parse_number,
-    unknown_labels_error,
-)
+from harken.data.targets import infer_target_type, label_sort_key, missing_targets, normalize_numbers, parse_number
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
-from harken.settings import LabelOutputs
 
-from .files import Features, Floats, GraphTables, Ints, SparseFeatures, read_graph
+from .files import Floats, GraphTables, Ints, SparseFeatures
+from .processor import FeatureSource, GraphProcessor, TargetLevel, build_features, input_width
+from .read import TABLE_NAMES, read_graph
 
-TargetLevel = Literal["node", "edge", "graph"]
-FeatureSource = Literal["file", "identity", "degree"]
-SPARSE_DENSITY = 0.25  # features with a smaller fraction of non-zeros are stored sparse
-N_DEGREES = 32  # one-hot degree features of graphs without features
 COLUMN_SETTINGS = (
     *("node", "label", "graph", "source", "target", "weight", "split", "features", "directed", "decimal", "encoding"),
+    *("types", "node_type", "edge_type", "target_level"),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class GraphProcessor(SavedProcessor):
-    """Maps graph files to features and targets: the labels, and the scaling of features."""
-
-    target_level: TargetLevel
-    labels: LabelList
-    features: Annotated[int, Field(ge=1, lt=2**31)]
-    target_type: Literal["label", "number"] = "label"
-    mean: float = 0.0  # of the regression target
-    std: PositiveFloat = 1.0
-    feature_source: FeatureSource = "file"
-    feature_scaling: Literal["rows", "columns", "none"] = "none"
-    feature_mean: list[float] | None = None  # per column
-    feature_std: list[float] | None = None
-
-    @property
-    def vocab(self) -> LabelOutputs:
-        """Input features and outputs; edge prediction has no outputs, it compares node vectors."""
-        return LabelOutputs(self.features, 0 if self.target_level == "edge" else len(self.labels))
-
-    def read(self, tables: GraphTables) -> Features:
-        """The scaled features of a graph."""
-        x = _build_features(tables, self.feature_source)
-        n_features = x.n_features if isinstance(x, SparseFeatures) else x.shape[1]
-        if n_features != self.features:
-            what = "nodes, identified by name" if self.feature_source == "identity" else "features"
-            raise BadInput(f"{tables.location}: {n_features:,} {what}; this run was trained on {self.features:,}")
-        if isinstance(x, SparseFeatures):
-            if self.feature_scaling == "rows":
-                x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, len(tables.node_names)), 1e-9)[x.row])
-            return x._replace(val=x.val.astype(np.float32))
-        if self.feature_scaling == "rows":
-            x = x / np.maximum(x.sum(1, keepdims=True), 1e-9)
-        elif self.feature_scaling == "columns":  # in float64: timestamps have more digits than float32
-            x = (x - np.array(self.feature_mean)) / np.array(self.feature_std)
-        return x.astype(np.float32)
-
-    def targets(self, tables: GraphTables) -> Floats | Ints:
-        """Per node or graph: the label id (-100: unlabelled), or the standardized number (NaN: missing)."""
-        labels = tables.labels or []
-        if self.target_type == "number":
-            numbers = [parse_number(label, tables.location) if label else math.nan for label in labels]
-            values = [(number - self.mean) / self.std for number in numbers]
-            return np.array(values, np.float32)[:, None]
-        label_ids = {label: n for n, label in enumerate(self.labels)} | {"": -100}
-        names = tables.graph_names if self.target_level == "graph" else tables.node_names
-        if unknown := [(label, name) for label, name in zip(labels, names, strict=True) if label not in label_ids]:
-            places = [(label, f"{tables.location}: {self.target_level} {name!r}") for label, name in unknown]
-            raise unknown_labels_error(places, self.labels, f"{self.target_level}s")
-        return np.array([label_ids[label] for label in labels], np.int64)
-
-
-def _build_features(tables: GraphTables, source: FeatureSource) -> Features:
-    """The features of the file, or one-hot node identities or degrees."""
-    n, nodes = len(tables.node_names), np.arange(len(tables.node_names))
-    if source == "identity":
-        return SparseFeatures(nodes, nodes, np.ones(n, np.float32), n)
-    if source == "degree":
-        degree = np.bincount(tables.edges.ravel(), minlength=n)
-        return SparseFeatures(nodes, np.minimum(degree, N_DEGREES - 1), np.ones(n, np.float32), N_DEGREES)
-    if tables.x is None:
-        raise BadInput(f"{tables.location}: has no node features, but this run was trained on some; add them")
-    if isinstance(tables.x, SparseFeatures) or (tables.x != 0).mean() >= SPARSE_DENSITY:
-        return tables.x
-    row, col = np.nonzero(tables.x)
-    return SparseFeatures(row, col, tables.x[row, col], tables.x.shape[1])
 
 
 def graph_paths(path: Path) -> list[Path]:
     """The files that `read_graph` reads."""
-    names = [path / f"{name}.csv" for name in ("nodes", "edges", "graphs")] if is_folder(path) else [path]
+    names = [path / f"{name}.csv" for name in TABLE_NAMES] if is_folder(path) else [path]
     return [file for file in names if file.exists()]
 
 
@@ -128,13 +51,16 @@ def sort_by_graph(tables: GraphTables) -> GraphTables:
     elif x is not None:
         x = x[order]
     labels, splits = tables.labels, dict(tables.splits)
-    if labels is not None and len(labels) != len(tables.graph_names):  # one per node
+    types = tables.node_types and [tables.node_types[n] for n in order.tolist()]
+    if labels is not None and tables.pairs is None and len(labels) != len(tables.graph_names):  # one per node
         labels = [labels[n] for n in order.tolist()]
     if "node" in splits:
         splits["node"] = {name: np.sort(new[nodes]) for name, nodes in splits["node"].items()}
     names, graph_ids = [tables.node_names[n] for n in order.tolist()], tables.graph_ids[order]
     edges = new[tables.edges]
-    return replace(tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits)
+    return replace(
+        tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits, node_types=types
+    )
 
 
 class GraphSource(DataSource[GraphProcessor]):
@@ -144,8 +70,8 @@ class GraphSource(DataSource[GraphProcessor]):
 
     kind: Literal["graph"] = "graph"
     path: str | None = Field(None, description="folder with edges.csv and nodes.csv, or .npz, .gml or .graphml file")
-    target_level: Literal["auto", "node", "edge", "graph"] = Field(
-        "auto", description="what to predict: node labels, edges, or graph labels; auto: inferred from the labels"
+    target_level: Literal["auto", "node", "edge", "graph", "pair"] = Field(
+        "auto", description="what to predict: labels of nodes, graphs or pairs of graphs, or edges; auto: by the labels"
     )
     node: str | None = Field(None, description="node name column in nodes.csv; none: detected, otherwise the first")
     label: str | None = Field(None, description="label column in nodes.csv or graphs.csv; none: detected")
@@ -157,6 +83,12 @@ class GraphSource(DataSource[GraphProcessor]):
     target: str | None = Field(None, description="target node column in edges.csv; none: detected")
     weight: str | None = Field(None, description="edge weight column in edges.csv; none: detected")
     split: str | None = Field(None, description="column with the values train, valid, test; none: detected")
+    types: bool = Field(True, description="use the types of nodes and edges")
+    node_type: str | None = Field(None, description="node type column in nodes.csv; none: detected")
+    edge_type: str | None = Field(None, description="edge type column in edges.csv; none: detected")
+    identity: bool | None = Field(
+        None, description="a learned vector per node beside its features; none: only if edges are predicted"
+    )
     directed: bool = Field(False, description="pass messages from source to target only")
     feature_scaling: Literal["auto", "rows", "columns", "none"] = Field(
         "auto",
@@ -209,6 +141,8 @@ class GraphSource(DataSource[GraphProcessor]):
         known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
         processor = known or self._fit_processor(tables, level, splits["train"])
         targets = edges if level == "edge" else processor.targets(tables)
+        if problem := _order_matters(tables):
+            listen("notice", text=problem)
         for text in label_warnings(tables.labels or () if processor.target_type == "label" else (), f"{level}s"):
             listen("notice", text=text)
         held_out = {name: indices for name in ("valid", "test") if (indices := splits[name].tolist())}
@@ -218,10 +152,16 @@ class GraphSource(DataSource[GraphProcessor]):
     def load_split(
         self, path: str, split: str, *, tokenizer: GraphProcessor, stateful: bool = False, listen: Listener = silent
     ) -> "GraphData":
-        """Another graph for evaluation: its split of that name, or everything that is labelled."""
+        """Another graph for evaluation: its split of that name, or everything that is labelled.
+
+        Without a split the labels are not read, because only predictions are needed.
+        """
         level = tokenizer.target_level
         source = self.model_copy(update={"target_type": tokenizer.target_type})
         tables, edges = self._unique_edges(source._clean_labels(self.read(path, listen), listen), level)
+        if not split:
+            targets = edges if level == "edge" else np.empty(0, np.float32)
+            return GraphData(self, tokenizer, [], {}, "", tables=tables, targets=targets)
         indices = tables.splits.get(level, {}).get(split, _labelled(tables, level, edges)).tolist()
         if not indices:
             raise BadInput(f"{path}: has no labels; evaluation needs a graph with labels")
@@ -236,15 +176,19 @@ class GraphSource(DataSource[GraphProcessor]):
         labels = tables.labels
         if self.target_type != "label":
             labels = normalize_numbers([(label, tables.location) for label in labels], self.decimal, tables.location)
-        target_type = infer_target_type(labels) if self.target_type == "auto" else self.target_type
+        target_type = self._resolve_target_type(replace(tables, labels=labels))
         dropped = missing_targets(labels, target_type, self.missing, tables.location, listen)
         return replace(tables, labels=["" if label in dropped else label for label in labels])
 
     def _infer_level(self, tables: GraphTables) -> TargetLevel:
         labels = tables.labels
+        if tables.pairs is not None:
+            return "pair"
         per_graph = tables.graph_ids is not None and labels is not None and len(labels) == len(tables.graph_names)
         if self.target_level == "auto":
             return "graph" if per_graph else "edge" if labels is None else "node"
+        if self.target_level == "pair":
+            raise BadInput(f"{tables.location}: has no pairs of graphs; add a file pairs.csv: graph_a,graph_b,score")
         if self.target_level != "edge" and (labels is None or per_graph != (self.target_level == "graph")):
             what = f"data.target_level={self.target_level}, but it has no {self.target_level} labels"
             fix = "name the column: data.label=... (and data.graph=... for graphs), or set data.target_level=edge"
@@ -262,8 +206,10 @@ class GraphSource(DataSource[GraphProcessor]):
     def _make_splits(self, tables: GraphTables, level: TargetLevel, edges: Ints) -> dict[str, Ints]:
         """The indices of each split: from the file, otherwise drawn by a hash of the name or the names of both ends."""
         labelled, keys = _labelled(tables, level, edges), tables.graph_names if level == "graph" else tables.node_names
-        if level == "edge":
-            keys = ["\t".join(sorted([keys[a], keys[b]])) for a, b in edges.tolist()]
+        ends = edges if level == "edge" else tables.pairs
+        if ends is not None:
+            names = keys if level == "edge" else tables.graph_names
+            keys = ["\t".join(sorted([names[a], names[b]])) for a, b in ends.tolist()]
         in_file, none = tables.splits.get(level, {}), labelled[:0]
         splits = {name: np.intersect1d(in_file.get(name, none), labelled) for name in ("valid", "test")}
         held_out = np.concatenate([*splits.values()])
@@ -271,7 +217,10 @@ class GraphSource(DataSource[GraphProcessor]):
         stratify = level != "edge" and self._resolve_target_type(tables) != "number"
         for split in ("test", "valid"):
             if split not in in_file and (split == "valid" or not in_file):
-                splits[split] = self._draw_split(train, keys, tables.labels if stratify else None, split)
+                if tables.pairs is not None:
+                    splits[split] = self._draw_pairs(train, tables.pairs, tables.graph_names, split)
+                else:
+                    splits[split] = self._draw_split(train, keys, tables.labels if stratify else None, split)
                 train = np.setdiff1d(train, splits[split])
         if self.examples is not None:  # the first rows of a file may all have the same label
             train = np.array(sorted(train.tolist(), key=lambda n: split_hash(keys[n])), np.int64)
@@ -285,23 +234,39 @@ class GraphSource(DataSource[GraphProcessor]):
         drawn = draw_stratified(strata.values(), lambda n: keys[n], split, getattr(self, split))
         return np.array(sorted(drawn), np.int64)
 
+    def _draw_pairs(self, train: Ints, pairs: Ints, names: list[str], split: str) -> Ints:
+        """The pairs with a graph that is drawn by hash; their number gives about the right share of pairs."""
+        graphs = np.unique(pairs[train]).tolist()
+        share = 1 - (1 - getattr(self, split)) ** 0.5
+        drawn = draw_stratified([graphs], lambda n: names[n], split, share)
+        return train[np.isin(pairs[train], drawn).any(1)]
+
     def _resolve_target_type(self, tables: GraphTables) -> Literal["label", "number"]:
-        auto = self.target_type == "auto"
-        return infer_target_type(filter(None, tables.labels or ())) if auto else self.target_type  # type: ignore[return-value]
+        if self.target_type != "auto":
+            return self.target_type
+        labels = [label for label in tables.labels or () if label]
+        if tables.has_numbers and all(table_numbers.parse_number(label) is not None for label in labels):
+            return "number"
+        return infer_target_type(labels)
 
     def _fit_processor(self, tables: GraphTables, level: TargetLevel, train: Ints) -> GraphProcessor:
         source: FeatureSource = "file"
         if tables.x is None:
-            source = "degree" if level == "graph" else "identity"
-        x = _build_features(tables, source)
-        n_features = x.n_features if isinstance(x, SparseFeatures) else x.shape[1]
+            source = "degree" if level in ("graph", "pair") else "identity"
+        x = build_features(tables, source)
         is_counts = isinstance(x, SparseFeatures) and bool((x.val >= 0).all())
         scaling = ("rows" if is_counts else "columns") if self.feature_scaling == "auto" else self.feature_scaling
-        options: dict[str, Any] = {"features": n_features, "feature_source": source, "feature_scaling": scaling}
+        identity = source == "file" and (level == "edge" if self.identity is None else self.identity)
+        node_types, edge_types = (sorted({*(types or ())}, key=label_sort_key) if self.types else []
+                                  for types in (tables.node_types, tables.edge_types))  # fmt: skip
+        width = input_width(x, len(tables.node_names), len(node_types), source, identity=identity)
+        options: dict[str, Any] = {"features": width, "feature_source": source, "feature_scaling": scaling}
+        options |= {"identity": identity, "node_types": node_types, "edge_types": edge_types}
         if scaling == "columns":
             if isinstance(x, SparseFeatures):
                 raise BadSetting("data.feature_scaling=columns would make sparse features dense; use rows or none")
-            rows = x if level != "graph" or tables.graph_ids is None else x[np.isin(tables.graph_ids, train)]
+            graphs = None if level not in ("graph", "pair") else train if tables.pairs is None else tables.pairs[train]
+            rows = x if graphs is None or tables.graph_ids is None else x[np.isin(tables.graph_ids, graphs)]
             std = rows.std(0)
             options |= {"feature_mean": rows.mean(0).tolist(), "feature_std": np.where(std > 0, std, 1).tolist()}
         if level == "edge":
@@ -326,8 +291,18 @@ def _drop_duplicates(edges: Ints, *, directed: bool = False) -> tuple[Ints, Ints
     return unique, rows_to_edges
 
 
+def _order_matters(tables: GraphTables) -> str:
+    """A notice if some pair of graphs has another label in the reverse order."""
+    if tables.pairs is None or tables.labels is None:
+        return ""
+    labels = {(a, b): label for (a, b), label in zip(tables.pairs.tolist(), tables.labels, strict=True)}
+    different = sum(labels.get((b, a), label) != label for (a, b), label in labels.items())
+    fix = "if the order matters, set model.symmetric=false"
+    return f"{tables.location}: {different:,} pairs have another label in reverse order; {fix}" if different else ""
+
+
 def _labelled(tables: GraphTables, level: TargetLevel, edges: Ints) -> Ints:
-    """The indices of all labelled nodes or graphs, or of all edges."""
+    """The indices of all labelled nodes, graphs or pairs, or of all edges."""
     if level == "edge":
         return np.arange(len(edges))
     return np.array([n for n, label in enumerate(tables.labels or ()) if label], np.int64)
@@ -354,12 +329,24 @@ class GraphData(SplitData[GraphProcessor, list[int]]):
         """Edges (E 2) along which messages pass: both directions, unless data.directed."""
         return edges if self.settings.directed else np.concatenate([edges, edges[:, ::-1]])
 
+    @property
+    def type_names(self) -> dict[str, list[str]]:
+        """The types in use."""
+        types = {"node types": self.processor.node_types, "edge types": self.processor.edge_types}
+        return {name: values for name, values in types.items() if values}
+
+    def unit_names(self) -> list[str]:
+        """The names of the targets."""
+        return self.tables.unit_names(self.processor.target_level)
+
     def facts(self) -> dict[str, object]:
         """Summary of the data for the report."""
         unit, tables = f"{self.processor.target_level}s", self.tables
         counts = {"graphs": len(tables.graph_names)} if tables.graph_names else {}
         counts |= {"nodes": self.max_length, "edges": len(_drop_duplicates(tables.edges)[0])}
         counts["features"] = self.processor.features
+        counts |= {name: len(types) for name, types in self.type_names.items()}
+        counts |= {"pairs": len(tables.pairs)} if tables.pairs is not None else {}
         summary = ", ".join(f"{n:,} {name}" for name, n in counts.items())
         if self.processor.target_level != "edge":
             numeric = self.processor.target_type == "number"

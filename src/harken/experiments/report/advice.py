@@ -28,6 +28,8 @@ BASELINES = {
     "linear regression": ("the edges", "check that edges connect similar nodes, or set model.layers=1"),
     "neighbors' majority": ("the features", "train without features: 'data.features=[]'"),
     "mean of neighbors": ("the features", "train without features: 'data.features=[]'"),
+    "difference of sizes": ("which nodes are connected", "train longer, or with more pairs"),
+    "bag of degrees": ("which nodes are connected", "train longer, or with model.layers=4 or model.pool=sum"),
     "product of degrees": ("the neighbors of a node", "train longer, or without features: 'data.features=[]'"),
     "shared neighbors": ("nodes two steps away", "train longer, or without features: 'data.features=[]'"),
     "unigram": ("the context of a word", "raise train.lr, and check that the text is in its natural order"),
@@ -47,11 +49,15 @@ BASELINES = {
 
 
 def advise(facts: Facts) -> list[str]:
-    """What to try next, most important first; empty if the model is better than every baseline."""
-    problem = verdict.run_verdict(facts)[1]
+    """What to try next, most important first.
+
+    If the model is better than every baseline, only columns that clearly hurt the baseline are named.
+    """
+    problem, ablation = verdict.run_verdict(facts)[1], nested(facts, "ablation")
+    columns = column_advice(ablation)
     if problem != verdict.NOT_BETTER:
-        return [problem] if problem else []
-    columns, baseline = column_advice(nested(facts, "ablation")), baseline_advice(facts)
+        return [text for text in (problem, columns if ablation.get("clear") is True else "") if text]
+    baseline = baseline_advice(facts)
     if columns and BASELINES.get(_best(facts)[0], ("", ""))[0] == "the features":
         baseline = ""  # it says the same
     return [text for text in (columns, baseline, curve_advice(facts)) if text]

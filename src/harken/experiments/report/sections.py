@@ -237,7 +237,7 @@ def classified_nodes(run: Run, task: GraphTask, folder: str) -> SamplesAndComman
     data = task.data
     split, level = held_out(data.splits) or [], data.processor.target_level
     items = split[:: -(-len(split) // run.recipe.report.samples)] if split else []
-    names = data.tables.graph_names if level == "graph" else data.tables.node_names
+    names = data.unit_names()
     if level == "edge":
         inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]
     else:

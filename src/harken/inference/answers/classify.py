@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
-from harken.data.graphs.source import GraphProcessor
+from harken.data.graphs.processor import GraphProcessor
 from harken.data.labelled.batch import EncodedTexts
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.sets.source import SetProcessor

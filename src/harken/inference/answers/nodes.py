@@ -1,7 +1,7 @@
-"""Classify nodes, edges or whole graphs, and compute vectors of nodes or graphs, with a run trained on graphs.
+"""Classify nodes, edges, whole graphs or pairs of graphs, and compute vectors of nodes or graphs.
 
-Inputs are names in the run's own graph, or in another graph if a file name comes first. A file alone selects all
-its nodes or graphs.
+Inputs are names in the run's own graph, or in another graph if a file name comes first; a pair is a--b, in Python also
+two names. A file alone selects all its nodes, graphs or pairs.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,18 @@ PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge
 
 def classify_nodes(run: LoadedModel, inputs: Sequence[object], listen: Listener = silent) -> list[list[LabelScore]]:
     """The labels of each name, most probable first; for two nodes, whether they share an edge."""
-    names = [str(name) for name in inputs]
+    names = [PAIR_SEPARATORS[0].join(map(str, x)) if isinstance(x, tuple | list) else str(x) for x in inputs]
     if not names:
         return []
     data, task = _graph_of(run, names)
     processor = data.processor
-    indices = {name: n for n, name in enumerate(_all_names(data))}
-    if processor.target_level == "edge":
-        y = task.predict(run.model, _node_pairs(names, indices, data))
+    level = processor.target_level
+    indices = {name: n for n, name in enumerate(_names(data))}
+    if level == "pair":
+        pairs = _read_pairs(names or data.unit_names(), indices, data)
+        return format_labels(processor, task.predict_pairs(run.model, pairs))
+    if level == "edge":
+        y = task.predict(run.model, _read_pairs(names, indices, data))
         return rank_labels(processor.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
     selected = [_node_index(name, indices, data) for name in names] if names else list(indices.values())
     return format_labels(processor, task.predict(run.model, selected))
@@ -49,11 +53,7 @@ def list_nodes(run: LoadedModel, inputs: Sequence[str], listen: Listener = silen
     """The names that these inputs select, and the inputs themselves."""
     names = list(inputs)
     data = _graph_of(run, names)[0] if names else None
-    return (_all_names(data) if data and not names else names), list(inputs)
-
-
-def _all_names(data: "GraphData") -> list[str]:
-    return data.tables.graph_names if data.processor.target_level == "graph" else data.tables.node_names
+    return (data.unit_names() if data and not names else names), list(inputs)
 
 
 def _graph_of(run: LoadedModel, names: list[str]) -> tuple["GraphData", Any]:
@@ -71,7 +71,7 @@ def _graph_of(run: LoadedModel, names: list[str]) -> tuple["GraphData", Any]:
 def _load_graph(run: LoadedModel, path: str | None) -> tuple["GraphData", Any]:
     """Cached: the run's own graph and one other."""
     if path not in run.graph_cache:
-        data = run.recipe.load_data(run.tokenizer, other=None if path is None else (path, "test"))
+        data = run.recipe.load_data(run.tokenizer, other=None if path is None else (path, ""))
         for other in [key for key in run.graph_cache if key is not None]:
             del run.graph_cache[other]
         run.graph_cache[path] = data, run.recipe.bind(data)
@@ -81,20 +81,22 @@ def _load_graph(run: LoadedModel, path: str | None) -> tuple["GraphData", Any]:
 
 def _node_index(name: str, indices: dict[str, int], data: "GraphData") -> int:
     if name not in indices:
-        level = "graph" if data.processor.target_level == "graph" else "node"
+        level = "graph" if data.processor.target_level in ("graph", "pair") else "node"
         examples = f"it has {len(indices):,}, such as {', '.join([*indices][:3])}.{did_you_mean(name, indices)}"
         raise BadInput(f"{name!r}: not a {level} of {data.tables.location}; {examples}")
     return indices[name]
 
 
-def _node_pairs(names: list[str], indices: dict[str, int], data: "GraphData") -> Ints:
-    pairs, accepted = [], f"give two nodes with -- between them, such as {'--'.join([*indices][:2])}"
+def _read_pairs(names: list[str], indices: dict[str, int], data: "GraphData") -> Ints:
+    """The indices of the two nodes or graphs of each pair."""
+    pair, units = ("a pair", "graphs") if data.processor.target_level == "pair" else ("an edge", "nodes")
+    pairs, accepted = [], f"give two {units} with -- between them, such as {'--'.join([*indices][:2])}"
     if not names:
-        raise BadInput(f"{data.tables.location}: no edges were given; {accepted}")
+        raise BadInput(f"{data.tables.location}: no {pair.split()[1]}s were given; {accepted}")
     for name in names:
         ends = next((parts for separator in PAIR_SEPARATORS if len(parts := name.split(separator)) == 2), None)
         if ends is None:
-            raise BadInput(f"{name!r}: not an edge; {accepted}")
+            raise BadInput(f"{name!r}: not {pair}; {accepted}")
         pairs.append([_node_index(end.strip(), indices, data) for end in ends])
     return np.array(pairs, np.int64).reshape(-1, 2)
 
@@ -105,16 +107,22 @@ INPUTS = InputReader("names", list_nodes, one_batch=True)
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
+def _names(data: "GraphData") -> list[str]:
+    """The names of the nodes, or of the graphs."""
+    is_graph = data.processor.target_level in ("graph", "pair")
+    return data.tables.graph_names if is_graph else data.tables.node_names
+
+
 @torch.inference_mode()
 def embed_nodes(run: LoadedModel, inputs: Sequence[object], settings: EmbeddingSettings, listen: Listener) -> Vectors:
     """The vectors of nodes or graphs: the input of the last layer, of a graph the mean over its nodes. For edge
     prediction they are the outputs, whose products are the scores of edges."""
     names, model = [str(name) for name in inputs], cast(GraphModel, run.model)
     data, task = _graph_of(run, names) if names else _load_graph(run, None)
-    indices = {name: n for n, name in enumerate(_all_names(data))}
+    indices = {name: n for n, name in enumerate(_names(data))}
     only_file = bool(inputs) and not names
     rows = torch.tensor([*indices.values()] if only_file else [_node_index(name, indices, data) for name in names])
-    if data.processor.target_level == "graph":
+    if data.processor.target_level in ("graph", "pair"):
         h = torch.cat([_graph_vectors(model, task, batch) for batch in rows.long().split(EVAL_BATCH)])
     else:
         graph_inputs = task.graph_inputs(model)
@@ -127,6 +135,8 @@ def _graph_vectors(model: GraphModel, task: Any, index: Tensor) -> Tensor:  # G 
     """The mean of the node states of each of these graphs."""
     some = index if len(index) else torch.zeros(1, dtype=torch.long)  # no graphs have the width of one
     inputs = task.graph.subset(some.numpy()).model_inputs(next(model.parameters()))
+    if model.comparison is not None:  # the vectors that are compared
+        return model(**inputs)[: len(index)]
     return graph_means(model.node_states(**inputs), inputs["graph_ids"], len(some))[: len(index)]
 
 
@@ -134,14 +144,15 @@ def node_examples(run: LoadedModel, request: ExampleRequest, listen: Listener) -
     """The nodes or graphs of a file, or of the training data, with their labels."""
     file = [] if request.path is None else [request.path]
     data, _ = _load_graph(run, request.path)
-    names = _all_names(data)
+    names = _names(data)
     selected: Sequence[int] = range(len(names))
     if request.split is not None:
         parts = {"train": data.train, **data.splits}
-        if request.split not in parts or data.processor.target_level == "edge":
+        if request.split not in parts or data.processor.target_level in ("edge", "pair"):
             raise BadInput(f"split {request.split}: not a split of nodes of this run; leave it out")
         selected = parts[request.split]
-    labels = data.tables.labels if data.processor.target_type == "label" else None
+    has_labels = data.processor.target_type == "label" and data.processor.target_level != "pair"
+    labels = data.tables.labels if has_labels else None
     chosen = [names[n] for n in selected]
     return NamedInputs(chosen, chosen, [labels[n] for n in selected] if labels else (), place=file)
 
