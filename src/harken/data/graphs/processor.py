@@ -148,7 +148,7 @@ def _by_type(x: Features, types: Ints, n_types: int, *, blocks: bool) -> SparseF
 
 
 def _with_identity(x: SparseFeatures, n: int) -> SparseFeatures:
-    """The features and one input per node, as large as a row of features (root mean square), so it does not hide them."""
+    """The features and one input per node, as large as a row of features (root mean square), so as not to hide them."""
     length = float(np.sqrt(np.square(x.val).sum() / n))
     return _join(x, np.arange(n), n, value=length if length > 0 else 1.0)
 
