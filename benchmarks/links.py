@@ -27,7 +27,7 @@ from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 from harken.recipe import parse_override
 from harken.tasks.links import LinkTask
-from harken.tasks.metrics import labels
+from harken.tasks.metrics import weighted
 
 SPLIT = {"data.target_level": "edge", "data.valid": 0.05, "data.test": 0.1}
 GAE_EPOCHS, GAE_WIDTHS = 200, (32, 16)
@@ -82,7 +82,8 @@ def gae_auc(task: LinkTask, seed: int) -> float:
     pairs, targets = task._eval_pairs("test")
     with torch.no_grad():
         z = model.eval().encode(x, edges)
-    return labels.auc(targets, (z[pairs[:, 0]] * z[pairs[:, 1]]).sum(1).numpy())
+    scores = (z[pairs[:, 0]] * z[pairs[:, 1]]).sum(1).numpy()
+    return weighted.evaluate({"auc": weighted.auc(targets, scores)})["auc"]
 
 
 def text(values: list[float]) -> str:
