@@ -170,7 +170,7 @@ def test_other_data_in_another_encoding_is_evaluated_like_the_same_data_in_utf8(
     ]
     assert metrics[0] == metrics[1]
     (tmp_path / "latin.csv").write_text("text,label\n" + "déjà vu,good\n" * 9, "cp1252")
-    assert "; use --encoding cp1252, or fix the file" in harken("eval", run, "latin.csv").err
+    assert "; use --encoding cp1252, or convert it" in harken("eval", run, "latin.csv").err
     assert "--encoding: 'x1' is no text encoding" in harken("eval", run, "other.csv", "--encoding", "x1").err
     assert "--encoding has no effect without DATA" in harken("eval", run, "--encoding", "cp1252").err
 

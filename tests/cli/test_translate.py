@@ -272,9 +272,11 @@ def test_commands_of_language_models_suggest_translate(harken, pair_folder, verb
 # --- other commands ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_pairs_is_evaluated_on_other_pairs(json_of, pair_folder, tmp_path):
+def test_a_run_of_pairs_is_evaluated_on_other_pairs(harken, pair_folder, tmp_path):
     (tmp_path / "other.tsv").write_text("".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
-    actual = json_of("eval", pair_folder, "other.tsv")
+    output = harken("eval", pair_folder, "other.tsv", "--json")
+    assert output.err.startswith("other.tsv: 2 of 2 examples are also in the training split; ")
+    actual = json.loads(output.out)
     assert (actual["split"], actual["examples"]) == ("other data", 2)
     assert actual["metrics"]["exact_match"] == 0
     assert "loss" not in actual["baseline"]["copy of the source"]

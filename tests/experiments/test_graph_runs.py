@@ -96,7 +96,7 @@ def test_an_unknown_node_is_reported_with_an_existing_one(trained):
 
 
 def test_an_unsupported_method_is_refused_with_the_supported_ones(trained):
-    for method in (trained.generate, trained.embed, trained.translate):
+    for method in (trained.generate, trained.tag, trained.translate):
         with pytest.raises(BadInput, match="this run classifies graph nodes; use harken classify"):
             method("m0")
 

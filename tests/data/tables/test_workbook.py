@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from harken.data.graphs.files import read_graph
+from harken.data.graphs.read import read_graph
 from harken.data.labelled.source import TableSource
 from harken.data.sets.source import read_sets
 from harken.data.tables.columns import iter_columns

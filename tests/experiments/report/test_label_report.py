@@ -13,6 +13,7 @@ from sklearn.metrics import confusion_matrix
 import harken
 from harken import run_folder
 from harken.errors import BadSetting
+from harken.events import silent
 from harken.experiments.report.label_report import label_report
 from harken.experiments.report.rebuild import rebuild_report
 from harken.tasks import LabelPredictions, Score
@@ -77,7 +78,7 @@ def write_data(name: str, folder: Path) -> tuple[Path, dict[str, object]]:
 def trained(request, tmp_path_factory) -> harken.Run:
     folder = tmp_path_factory.mktemp(request.param)
     path, settings = write_data(request.param, folder)
-    return harken.train(path, out=folder / "run", settings=TINY | settings, quiet=True)
+    return harken.train(path, out=folder / "run", settings=TINY | settings, listen=silent)
 
 
 def test_a_report_shows_mistakes_and_without_samples_no_row_of_the_data(trained):
@@ -170,7 +171,7 @@ def test_support_names_labels_that_a_split_lacks():
 
 def test_rows_skipped_while_reading_are_in_the_report_and_in_the_manifest(tmp_path):
     path, settings = write_data("texts", tmp_path)
-    run = harken.train(path, out=tmp_path / "run", settings=TINY | settings | {"report.samples": 0}, quiet=True)
+    run = harken.train(path, out=tmp_path / "run", settings=TINY | settings | {"report.samples": 0}, listen=silent)
     [notice] = [text for text in run.facts["notices"] if "skipped" in text]
     assert notice.startswith("skipped 2 rows (no text with a label)")
     page = (tmp_path / "run" / "report.html").read_text()
