@@ -130,7 +130,7 @@ class Plan:
     seeds: int
     choice_seeds: int
     at_once: int
-    deadline: float
+    deadline: float | None
     overrides: Settings
 
 
@@ -176,7 +176,8 @@ def harken(arguments: Sequence[str], plan: Plan, log: Path) -> dict[str, Any]:
     with log.open("a") as messages:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=messages, text=True, env=environment)
         try:
-            answer, _ = process.communicate(timeout=max(1, plan.deadline - time.monotonic()))
+            seconds = None if plan.deadline is None else max(1, plan.deadline - time.monotonic())
+            answer, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.terminate()  # harken writes a checkpoint
             process.communicate()
@@ -193,7 +194,7 @@ def run_training(training: Training, plan: Plan, n_rows: int) -> dict[str, Any]:
     result_file, log = folder.with_name(f"{folder.name}.json"), folder.with_name(f"{folder.name}.log")
     if result_file.is_file():
         return dict(json.loads(result_file.read_text()))
-    if time.monotonic() >= plan.deadline:
+    if plan.deadline is not None and time.monotonic() >= plan.deadline:
         raise TimeoutError
     folder.parent.mkdir(parents=True, exist_ok=True)
     arguments = command(training, plan, n_rows)
@@ -270,7 +271,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         systems[baseline] = {name: by_metric(name, results, baseline) for name, results in found.items()}
     labels = {name: list(next(s[name] for s in systems.values() if name in s)) for name in names}
     lines = [["", *(f"{name} {' / '.join(labels[name])}" for name in names), "mean"], ["---"] * (len(names) + 2)]
-    for system, tasks in systems.items():
+    for system, tasks in ((system, tasks) for system, tasks in systems.items() if tasks):
         cells = [" / ".join(map(format_seeds, tasks[n].values())) if n in tasks else "-" for n in names]
         complete = len(tasks) == len(names) > 0
         means = [fmean(seed) for seed in zip(*map(task_means, tasks.values()), strict=False)] if complete else []
@@ -321,7 +322,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--choice-seeds", type=int, default=1, help="seeds that decide between settings (small tasks)")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop all trainings after this time")
+    parser.add_argument("--minutes", type=float, help="stop all trainings after this time")
     parser.add_argument("--out", type=Path, default=Path("runs/glue"))
     options = parser.parse_intermixed_args()
     names = options.tasks.split(",") if options.tasks else [n for n in TASKS if (options.folder / n).is_dir()]
@@ -332,7 +333,7 @@ def main() -> None:
     if not names:
         parser.error(f"{options.folder}: has no folder of a task ({', '.join(TASKS)})")
     overrides = dict(word.split("=", 1) for word in options.settings)
-    deadline = time.monotonic() + 60 * options.minutes
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     plan = Plan(options.run, options.out, options.seeds, options.choice_seeds, options.at_once, deadline, overrides)
     if rows := run(names, methods, options.folder, plan):
         print(table(rows))

@@ -64,7 +64,7 @@ def test_the_loss_is_the_cross_entropy_over_the_words_of_each_window(tmp_path):
             torch.from_numpy(texts.targets[span]),
             torch.tensor([[*texts.tokens[n].tolist(), data.processor.end_id]]),
         )
-        segments = (torch.arange(ids.shape[1]) >= int(texts.second_start[n])).long()[None]
+        segments = (torch.arange(ids.shape[1]) >= int(texts.segment_starts[n, 0])).long()[None]
         y = model.predict(model(ids, segments=segments))[0, :-1][targets != IGNORE]
         words = targets[targets != IGNORE]
         for k, bit in enumerate((START, END)):

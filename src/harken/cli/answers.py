@@ -32,7 +32,7 @@ def answer_texts(
     null: Mapping[str, object],
     listen: Listener,
     *,
-    is_pair: bool = False,
+    n_texts: int = 1,
 ) -> Iterator[tuple[T, Answer]]:
     """Each text with its answer; `null` with a reason for an empty text, or a pair with an empty text.
 
@@ -40,7 +40,7 @@ def answer_texts(
     """
     position, unknown = 0, UnknownWords(run)
     for batch in batches:
-        empty = [is_empty(text, is_pair=is_pair) for text in batch]
+        empty = [is_empty(text, n_texts) for text in batch]
         texts = [n for n, skip in enumerate(empty) if not skip]
         answers = iter(predict([batch[n] for n in texts], position + texts[0]) if texts else ())
         for text, skip in zip(batch, empty, strict=True):
@@ -78,9 +78,11 @@ class UnknownWords:
             listen("notice", text=f"unknown to this run and read as <unk>: {shown}{count}")
 
 
-def is_empty(text: object, *, is_pair: bool = False) -> bool:
+def is_empty(text: object, n_texts: int = 1) -> bool:
     """Whether an input has no text; inputs that are no texts, such as arrays, are not empty."""
-    return isinstance(text, str) and not all(part.strip() for part in (text.split("\t") if is_pair else [text]))
+    from harken.data.labelled.examples import has_input
+
+    return isinstance(text, str) and not has_input(text.split("\t") if n_texts > 1 else [text])
 
 
 def one_line(text: str) -> str:

@@ -40,13 +40,15 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     with ConsoleListener(to_stderr=json_) as listener:
         chosen = choose(what, dict(parse_override(text) for text in settings), listen=listener)
         recipe, guess = chosen.recipe, chosen.detection
+        left_out = guess.left_out if guess and not any(s.startswith("data.text=") for s in settings) else ""
         if not json_:
-            click.echo("\n".join([*_detection_lines(what, guess, recipe.data.kind), ""]))
+            click.echo("\n".join([*_detection_lines(what, guess, recipe.data.kind, left_out), ""]))
         cost = estimate(recipe, listen=listener)
     if json_:
         runners_up = [{"kind": other, "why": why} for other, why in guess.alternatives] if guess else []
         reason = guess.reason if guess else "given by the settings"
         detected = {"kind": recipe.data.kind, "reason": reason, "alternatives": runners_up}
+        detected["left_out"] = left_out
         detected["override"] = ", ".join(guess.overrides) if guess else "data.kind"
         return print_json({**detected, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
@@ -73,12 +75,13 @@ def _folds_advice(arguments: list[str], recipe: "Recipe", n_examples: int) -> st
     return f"{test}; cross-validation tests on all of them: harken train {join(arguments)} --folds 5"
 
 
-def _detection_lines(what: str, guess: "Detection | None", kind: str) -> list[str]:
+def _detection_lines(what: str, guess: "Detection | None", kind: str, left_out: str) -> list[str]:
     """The detected kind and its reason, the runners-up, and the setting that overrides it."""
     if guess is None:
         return [f"{what}: {kind}, given by the settings"]
     lines = [f"{what} is {guess.kind}: {guess.reason}"]
     lines += [f"  not {other}: {why}" for other, why in guess.alternatives]
+    lines += [f"  {left_out}"] * bool(left_out)
     return lines + [f"  {guess.override_hint}"] * (not guess.user_specified)
 
 

@@ -69,8 +69,11 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    if pairs and not model.reads_pairs:
+    if pairs and model.n_texts == 1:
         raise BadInput(f"--pair: this run {model.ability} and reads no pairs of texts; give each text alone")
+    if pairs and model.n_texts > 2:
+        known = f"this run reads {model.n_texts} texts ({', '.join(model.text_names)})"
+        raise BadInput(f"--pair: {known}; give them in this order with tabs between them, or in a file (--in)")
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
@@ -108,7 +111,7 @@ def _answers(
 
     if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
         return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
-    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, is_pair=model.reads_pairs)
+    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, n_texts=model.n_texts)
 
 
 def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list[str], Iterable[Sequence[Any]]]:
@@ -123,10 +126,10 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         notice_unseen(model, header_names(Path(inputs.in_), inputs.encoding), Counter(), listen)
     elif inputs.in_ or not reader:
         is_image = reader is not None and reader.name == "files"
-        named = IMAGE_COLUMNS if is_image else PAIR_COLUMNS if model.reads_pairs else TEXT_COLUMNS
+        named = IMAGE_COLUMNS if is_image else {1: TEXT_COLUMNS, 2: PAIR_COLUMNS}.get(model.n_texts, ())
         columns = [*input_choices(model.recipe.data.input_column), *named]
         convert = locate_image if is_image else None
-        options: dict[str, Any] = {"keep_tabs": model.reads_pairs, "convert": convert}
+        options: dict[str, Any] = {"keep_tabs": model.n_texts > 1, "convert": convert}
         batches = inputs.batches(BATCH_SIZE, columns, count_values=label_column(model), **options)
         notice_unseen(model, inputs.header, inputs.values, listen)
         return [], batches

@@ -37,12 +37,17 @@ class SavedProcessor:
         return files | {LABELS_FILE: json.dumps(content, ensure_ascii=False).encode()}
 
     @classmethod
+    def current_fields(cls, saved: Any) -> Any:
+        """The content of labels.json; one that an earlier version wrote, in the form of this one."""
+        return saved
+
+    @classmethod
     def load(cls, folder: Path, **tokenizers: Processor) -> Self:
         """The processor of a run folder, given its tokenizers; labels.json must match the other fields."""
         in_file = [field for field in fields(cls) if field.name not in tokenizers]
         schema: Any = {f.name: (f.type, ... if f.default is MISSING else f.default) for f in in_file}
         try:
-            content = json.loads((folder / LABELS_FILE).read_bytes())
+            content = cls.current_fields(json.loads((folder / LABELS_FILE).read_bytes()))
             values = content if len(in_file) > 1 else {in_file[0].name: content}
             return cls(**dict(create_model("Strict", __config__=STRICT, **schema).model_validate(values)), **tokenizers)
         except (OSError, ValueError, RecursionError):

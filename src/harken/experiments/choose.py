@@ -38,6 +38,7 @@ AMBIGUOUS = {"text", "pairs", "table", "numbers", "picture questions"}  # kinds 
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 GRAPH_RECIPES: dict[object, str] = {"pair": "graph-pairs", "edge": "graph-links"}  # by data.target_level
+MAX_SEGMENTS = 16  # embeddings; further columns share the last one
 SIDES = ("source", "target")  # files too if no other setting names the data; otherwise columns or languages
 
 
@@ -83,7 +84,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     entry_settings = entry.settings if entry and kind == entry.kind else {}
     inherited = _inherited({"data.kind": kind} | overrides)
     known = inherited[0][1] | overrides if inherited else overrides
-    context = _min_context(kind, dict(entry_settings), known)
+    context = _min_context(kind, dict(entry_settings), known) | _segments(kind, known)
     defaults = {**_template(kind, path, detected | known), **entry_settings, **context}
     return RecipeChoice(recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, top), detection)
 
@@ -254,6 +255,13 @@ def _min_context(kind: str, entry_settings: SettingsDict, overrides: SettingsDic
     field = model.model_fields.get("context")
     default = field and field.default
     return {"model.context": max_length + 1} if isinstance(default, int) and max_length >= default else {}
+
+
+def _segments(kind: str, overrides: SettingsDict) -> SettingsDict:
+    """A segment embedding for each of several text columns; a BERT has two, for pairs."""
+    columns, model = overrides.get("data.text"), overrides.get("model.kind", "bert")
+    several = kind == "table" and model == "bert" and isinstance(columns, list) and len(columns) > 2
+    return {"model.segments": min(len(columns), MAX_SEGMENTS)} if several else {}
 
 
 def find_data(what: str, *, listen: Listener = silent) -> Path:

@@ -104,11 +104,17 @@ class LoadedModel:
         return cast("Embedder", registry.load_object(self.family.embed))
 
     @property
-    def reads_pairs(self) -> bool:
-        """Whether an input of `classify` is two texts: labelled pairs, or next-sentence prediction."""
+    def n_texts(self) -> int:
+        """The number of texts of an input of `classify`: of labelled texts; of next-sentence prediction two."""
         if isinstance(self.tokenizer, TextLabelProcessor):
-            return self.tokenizer.pair
-        return self.verb == "fill"
+            return self.tokenizer.n_texts
+        return 2 if self.verb == "fill" else 1
+
+    @property
+    def text_names(self) -> list[str]:
+        """The columns of these texts in the training data, if they are known."""
+        columns = self.recipe.data.input_column
+        return list(map(str, columns)) if isinstance(columns, list) else []
 
     @property
     def labels(self) -> list[str]:

@@ -18,7 +18,7 @@ from harken.events import Listener, Overflow, report_overflow, silent
 from harken.models import LanguageModel
 
 from .answers import LabelScore
-from .answers.classify import TextOrPair, rank_labels, split_pairs
+from .answers.classify import TextOrPair, rank_labels, split_texts
 from .answers.generate import encode_prompt
 from .loaded_model import LoadedModel
 
@@ -231,7 +231,7 @@ def classify_by_prompt(
     template, names = Template.parse(prompt, slots), check_labels(labels)
     if not texts:
         return []
-    parts = split_pairs(texts, pair=len(slots) > 1, subject="the prompt takes")
+    parts = split_texts(texts, len(slots), subject="the prompt takes")
     questions = [template.question(dict(zip(slots, fields, strict=True))) for fields in parts]
     prompts = build_prompts(run, (), questions, names, run.model.context, listen)
     return rank_labels(names, log_probabilities(run.model, prompts).softmax(-1))

@@ -131,7 +131,9 @@ def _evaluate_labels(
         raise BadInput(f"prompt: predicts one label per text; this data has {target}; give other data")
     data, texts = task.data.splits[split], label_texts(task.processor.labels, prompt.labels)
     text_of = dict(zip(task.processor.labels, texts, strict=True))
-    slots = ("text", "other")[: len(data.rows[0].texts)]
+    if (n_texts := task.processor.n_texts) > 2:
+        raise BadInput(f"prompt: takes one or two text columns; this data has {n_texts}; set data.text to one or two")
+    slots = ("text", "other")[:n_texts]
 
     def fields(row: Any) -> dict[str, str]:
         return dict(zip(slots, row.texts, strict=True))

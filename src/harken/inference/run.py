@@ -31,7 +31,7 @@ from .answers import (
 )
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_images
-from .answers.classify import is_pair
+from .answers.classify import is_single_input
 from .answers.corpus import Corpus, open_corpus
 from .answers.embed import EmbeddingOptions, EmbeddingSettings, NearbyWord, Vectors, embed_inputs, nearest_words
 from .answers.fill import WordProbability, fill_masks
@@ -226,15 +226,15 @@ class Run(LoadedModel):
     ) -> Labels | list[Labels]:
         """The labels of an input, or of each of a list, most probable first (for a regression target: its value).
 
-        A pair is a tuple of two texts, or a string with a tab; for a BERT: does the second text follow? An image is a
-        path or a uint8 array, a set an array; ["sets.csv"] are all sets of a table. A language model needs labels and
-        prompt="Review: {text} Sentiment:". If no label has `min_probability`, the first is "unknown".
+        A pair (or several texts) is a tuple, or a string with tabs; for a BERT: does the second text follow? An image
+        is a path or a uint8 array, a set an array; ["sets.csv"] are all sets of a table. A language model needs labels
+        and prompt="Review: {text} Sentiment:". If no label has `min_probability`, the first is "unknown".
         overflow="windows": the mean over windows.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
         """
-        single = isinstance(text, str | Path) or (self.reads_pairs and is_pair(text))
+        single = isinstance(text, str | Path) or is_single_input(text, self.n_texts)
         inputs: list[Any] = [text] if single else to_list(cast(Iterable[Any], text))
         check_overflow(overflow, allowed=prompt is None and self.recipe.task.kind == "classify")
         if prompt is None:

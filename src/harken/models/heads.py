@@ -33,9 +33,10 @@ class ModelWithHead(HeadModel):
         return is_frozen(self.body)
 
     def forward(self, tokens: Tensor, **inputs: object) -> Tensor:  # B L -> B L d
-        """States of the body; segments are dropped if the body has no segment embeddings."""
-        if not self.body.n_segments:
-            inputs.pop("segments", None)
+        """States of the body. Its last segment embedding serves all further segments; without any they are dropped."""
+        segments = inputs.pop("segments", None)
+        if isinstance(segments, Tensor) and self.body.n_segments:
+            inputs["segments"] = segments.clamp_max(self.body.n_segments - 1)
         return self.body(tokens, **inputs)
 
     def train(self, mode: bool = True) -> "ModelWithHead":

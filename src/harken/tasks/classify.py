@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.labelled.batch import EncodedTexts, LabelBatch, eval_batches, evenly_spaced
-from harken.data.labelled.examples import ExampleData, LabelledTexts
+from harken.data.labelled.examples import ExampleData, LabelledTexts, marked_texts
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 
@@ -105,7 +105,7 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
         return [row.group for row in part.rows]
 
     def input_text(self, split: str, n: int) -> str:
-        return "\t".join(self.data.parts[split].rows[n].texts)
+        return marked_texts(self.data.parts[split].rows[n].texts, self.data.settings.text)
 
     def input_sizes(self, split: str) -> tuple[str, np.ndarray] | None:
         return "tokens", self.data.parts[split].texts.lengths

@@ -77,6 +77,6 @@ def _cache_key(model: ModelWithHead, texts: EncodedTexts, device: torch.device) 
     for name, weight in model.body.named_parameters():
         digest.update(name.encode())
         digest.update(weight.detach().float().cpu().contiguous().numpy().tobytes())
-    for array in (texts.tokens.ids, texts.tokens.starts, texts.second_start):
+    for array in (texts.tokens.ids, texts.tokens.starts, texts.segment_starts):
         digest.update(array.tobytes())
     return digest.hexdigest()[:32]

@@ -20,9 +20,9 @@ def make_texts(lengths, **fields) -> EncodedTexts:
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.arange(starts[-1]) % 800
     ids[starts[:-1]] = np.arange(len(lengths))
-    second_start = np.array([n // 2 + 1 for n in lengths])
+    segment_starts = np.array([n // 2 + 1 for n in lengths])[:, None]
     fields = {"targets": np.arange(len(lengths)) * 7, **fields}
-    return EncodedTexts(RaggedTokens(ids, starts, END), second_start, **fields)
+    return EncodedTexts(RaggedTokens(ids, starts, END), segment_starts, **fields)
 
 
 def checked_indices(batch: LabelBatch, texts: EncodedTexts) -> list[int]:
@@ -38,7 +38,7 @@ def checked_indices(batch: LabelBatch, texts: EncodedTexts) -> list[int]:
             assert ids == [*texts.tokens[n].tolist(), END]
             assert int(batch.targets[r, m]) == n * 7
             assert batch.pos[r][mask].tolist() == list(range(len(ids)))
-            assert batch.segments[r][mask].tolist() == [int(k >= texts.second_start[n]) for k in range(len(ids))]
+            assert batch.segments[r][mask].tolist() == [int(k >= texts.segment_starts[n, 0]) for k in range(len(ids))]
             indices.append(n)
     assert batch.n_targets == len(indices)
     assert batch.n_tokens == sum(len(texts.tokens[n]) + 1 for n in indices)

@@ -83,7 +83,7 @@ def test_two_texts_are_separated_and_the_start_of_the_second_is_recorded(tmp_pat
     data = load(write_table(tmp_path, lines, "my.tsv"), tokenizer="wordpiece")
     texts, tokenizer = data.train.texts, data.processor.tokenizer
     for n in range(5):
-        ids, start = texts.tokens[n].tolist(), int(texts.second_start[n])
+        ids, start = texts.tokens[n].tolist(), int(texts.segment_starts[n, 0])
         assert ids[start - 1] == tokenizer.sep_id
         assert tokenizer.decode(ids[1 : start - 1]) == data.train.rows[n].texts[0]
         assert tokenizer.decode(ids[start:]) == data.train.rows[n].texts[1]
@@ -103,8 +103,8 @@ def test_the_number_of_truncated_texts_is_reported(tmp_path):
 def test_the_longer_text_of_a_pair_is_truncated_first(tmp_path, lengths):
     processor = load(write_reviews(tmp_path)).processor
     a, b = (" ".join(["red"] * n) for n in lengths)
-    tokens, second_start, _, overflow = processor.encode_texts([(a, b)], 20)
-    encoded = int(second_start[0]) - 2, len(tokens[0]) - int(second_start[0])
+    tokens, segment_starts, _, overflow = processor.encode_texts([(a, b)], 20)
+    encoded = int(segment_starts[0, 0]) - 2, len(tokens[0]) - int(segment_starts[0, 0])
     room = 20 - 3
     assert (sum(encoded), overflow.count) == (min(room, sum(lengths)), sum(lengths) > room)
     assert all(n == full or n >= room // 2 for n, full in zip(encoded, lengths, strict=True))

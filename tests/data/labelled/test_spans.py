@@ -59,7 +59,7 @@ def test_each_window_has_one_start_and_one_end_and_the_separator_means_no_answer
         word_targets = targets[targets != IGNORE]
         assert (word_targets & START > 0).sum() == (word_targets & END > 0).sum() == 1
         assert len(word_targets) == len(spans) + 1
-        assert ids[part.texts.second_start[n] - 1] == data.processor.end_id
+        assert ids[part.texts.segment_starts[n, 0] - 1] == data.processor.end_id
         q = part.questions[index]
         first, last = ((word_targets & flag > 0).argmax() for flag in (START, END))
         inside = bool(q.answers) and spans[0][0] <= q.answer_span[0] and q.answer_span[1] <= spans[-1][1]
@@ -90,4 +90,4 @@ def test_a_long_question_is_truncated(loaded):
     data, _ = loaded
     part = encode_questions([make_question("why " * 500, "Ada")], data.processor, 96, 0)
     assert part.texts.lengths.max() <= 96
-    assert part.texts.second_start[0] == 64 + 2
+    assert part.texts.segment_starts[0, 0] == 64 + 2

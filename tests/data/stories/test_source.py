@@ -151,7 +151,7 @@ def test_a_story_as_one_text_ends_with_its_question_and_loses_its_oldest_words(t
 
     text = "<eos> joe went to the kitchen <eos> joe picked up the milk <eos> where is the milk"
     assert first_text(texts.tokens) == text
-    assert texts.second_start[0] == 13  # first word of the question
+    assert texts.segment_starts[0, 0] == 13  # first word of the question
     truncated = encode_stories(data.train.questions, data.processor, 9).texts.tokens
     assert first_text(truncated) == "up the milk <eos> where is the milk"
     assert texts.lengths.max() <= 512

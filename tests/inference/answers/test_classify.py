@@ -88,7 +88,7 @@ def test_the_windows_of_a_pair_read_both_texts_completely(runs, a, b):
     processor, max_length = runs["pair"].tokenizer, 16
     encoded = processor.encode_texts([(a, b)], max_length, windows=True)
     sides = [set(), set()]
-    for n, start in enumerate(encoded.second_start.tolist()):
+    for n, start in enumerate(encoded.segment_starts[:, 0].tolist()):
         window = encoded.tokens[n].tolist()
         assert len(window) < max_length
         assert window[start - 1] == processor.end_id

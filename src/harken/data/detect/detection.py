@@ -18,6 +18,7 @@ class Detection:
     overrides: tuple[str, ...] = ("data.kind",)  # settings that overrule it
     refusal: str = ""  # why no model can be trained on it without such a setting, what is accepted and what to do
     notice: str = ""  # for the user: what may be detected wrongly
+    left_out: str = ""  # the columns that are not read, and how to read them
 
     @property
     def override_hint(self) -> str:

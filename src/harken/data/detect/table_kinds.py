@@ -3,6 +3,7 @@
 A column is given by its header name or, if the name is missing or not unique, by its number from 1.
 """
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -132,7 +133,7 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
             settings = {"data.image": images[0].ref, "data.label": labels[0].ref}
             reason = f"{note}{images[0]} holds image paths, {labels[0]} has {labels[0].n_values} values"
             return Detection("images", reason, settings, (("table", "a path is not a text to learn from"), AS_TEXT))
-        return _labelled(text, labels, texts if len(columns) > 2 else columns, note)
+        return _labelled(text, labels, texts if len(columns) > 2 else columns, columns, note)
     if len(texts) >= 2:
         reason = f"{note}{texts[0]} and {texts[1]} hold text, and no column is a label"
         return _pairs(text, texts[:2], columns, reason + several_labels_hint(table.rows, texts))
@@ -239,7 +240,9 @@ def _sets(sets: SetColumns, note: str) -> Detection:
     return Detection("sets", reason, settings, (("table", "there is a label, but no text to learn from"), AS_TEXT))
 
 
-def _labelled(text: TextPreview, labels: list[ColumnStats], texts: list[ColumnStats], note: str) -> Detection:
+def _labelled(
+    text: TextPreview, labels: list[ColumnStats], texts: list[ColumnStats], columns: list[ColumnStats], note: str
+) -> Detection:
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
     texts = [c for c in texts if c not in labels] or [c for c in texts if c is not label]
@@ -258,12 +261,35 @@ def _labelled(text: TextPreview, labels: list[ColumnStats], texts: list[ColumnSt
         reason += f" (other possible labels: {', '.join(map(str, labels[1:4]))})"
     pairs = (("pairs", f"{texts[0]} and {texts[1]} hold text, but there is a label"),) if texts[1:] else ()
     overrides = ("data.label", *["data.target_type"] * is_regression, "data.kind")
+    left_out = _left_out([c for c in columns if c not in (*texts, label)], texts)
     numbers = [c for c in texts if _is_numeric(c)]
     notice = f"{numbers[0]} holds numbers, which are read as text: digits, not sizes" if numbers else ""
-    detection = Detection("table", reason, settings, (*pairs, AS_TEXT), overrides=overrides, notice=notice)
+    detection = Detection(
+        "table", reason, settings, (*pairs, AS_TEXT), overrides=overrides, notice=notice, left_out=left_out
+    )
     if texts:
         return detection
     return replace(detection, refusal=f"{reason}, and no column holds text; {_fits_numbers(text)}")
+
+
+def _left_out(others: list[ColumnStats], texts: list[ColumnStats]) -> str:
+    """The columns with texts or with values that repeat, beside the texts that are read; how to read them as well."""
+    others = [c for c in others if c.filled_fraction >= 0.5 and c.n_values > 1 and not _has_target_name(c)]
+    useful = [c for c in others if _is_words(c) or _is_category(c)]
+    if not useful or not texts:
+        return ""
+    refs = json.dumps([c.ref for c in sorted((*useful, *texts), key=lambda c: c.index)], ensure_ascii=False)
+    names = join_names([str(c) for c in useful])
+    return f"left out: {names}; to read them too, each as a segment of the input: data.text={shlex.quote(refs)}"
+
+
+def _is_words(c: ColumnStats) -> bool:
+    return c.text_fraction >= 0.5 and not c.is_identifier
+
+
+def _is_category(c: ColumnStats) -> bool:
+    """Whether each value occurs twice on average, as those of users do."""
+    return c.n_filled >= 2 * c.n_values
 
 
 def _pairs(

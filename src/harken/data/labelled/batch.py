@@ -30,7 +30,7 @@ class EncodedTexts:
     """
 
     tokens: RaggedTokens
-    second_start: Array  # N: position of the second text of a pair; at least the length for a single text
+    segment_starts: Array  # N S-1: where the second, third, ... text of an input starts; unused: at least its length
     targets: Array  # N or N C; if per_token, one per element of tokens.ids
     per_token: bool = False
 
@@ -42,7 +42,7 @@ class EncodedTexts:
         tokens = replace(self.tokens, ids=ids, starts=np.concatenate([[0], np.cumsum(lengths)]))
         per_token = replace(self.tokens, ids=self.targets)
         targets = per_token.gather(indices)[0] if self.per_token else self.targets[indices]
-        return replace(self, tokens=tokens, second_start=self.second_start[indices], targets=targets)
+        return replace(self, tokens=tokens, segment_starts=self.segment_starts[indices], targets=targets)
 
     @property
     def lengths(self) -> Array:
@@ -55,7 +55,7 @@ class LabelBatch(Batch):
     """Rows of at most M texts; `doc` is M in unused positions. Targets: B M, B M C, or B L if per token."""
 
     max_texts: int  # M
-    segments: Tensor  # B L: 1 in the second text of a pair
+    segments: Tensor  # B L: 1 in the second text of an input, 2 in the third, ...
     text_index: Tensor  # B M: index of each text in its split, -1 for an unused slot
     lengths: Tensor | None = None  # B: tokens of the only text of each row, if rows are padded
 
@@ -108,9 +108,9 @@ def collate_texts(texts: EncodedTexts, indices: Array, counts: Array, L: int, ma
     else:
         targets = np.full((len(counts), max_texts, *texts.targets.shape[1:]), no_target, texts.targets.dtype)
         targets[rows, slots] = texts.targets[indices]
-    second_start = np.full((len(counts), max_texts + 1), L)
-    second_start[rows, slots] = texts.second_start[indices]
-    segments = (pos >= np.take_along_axis(second_start, doc, 1)).astype(np.int64)
+    segment_starts = np.full((len(counts), max_texts + 1, texts.segment_starts.shape[1]), L)
+    segment_starts[rows, slots] = texts.segment_starts[indices]
+    segments = (pos[..., None] >= np.take_along_axis(segment_starts, doc[..., None], 1)).sum(-1)
     arrays = {"tokens": tokens, "targets": targets, "pos": pos, "doc": doc, "segments": segments, "text_index": index}
     tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
     lengths = torch.from_numpy(texts.lengths[indices]) if max_texts == 1 else None

@@ -25,13 +25,25 @@ TEXTS_PER_BLOCK = 4096  # texts passed to the tokenizer trainer at once
 
 
 class LabelledRow(NamedTuple):
-    """One or two texts, their labels, the location of the row (path:line), and what decides its split, if set."""
+    """The texts of an input, their labels, the location of the row (path:line), and what decides its split, if set."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]  # exactly one, except for multi-label data
     location: str
     group: str = ""
     time: str = ""
+
+
+def has_input(texts: Sequence[str]) -> bool:
+    """Whether these texts are an input: one text or a pair needs every text, several columns need one of them."""
+    return (all if len(texts) < 3 else any)(map(str.strip, texts))
+
+
+def marked_texts(texts: Sequence[str], names: object) -> str:
+    """The texts of an input in one line: those of several columns after the names of the columns."""
+    if len(texts) < 3 or not isinstance(names, list):
+        return "\t".join(texts)
+    return " | ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,12 +155,12 @@ class ExampleSource(SplitSource[ExampleT, TokenProcessorT, SplitT], Generic[Exam
 
 
 def concat_texts(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], end_id: int) -> EncodedTexts:
-    """Texts from rows of (ids without the end token, targets, start of the second part)."""
+    """Texts from rows of (ids without the end token, targets, start of the second segment)."""
     ids = np.fromiter(chain.from_iterable(row[0] for row in rows), np.int64)
     targets = np.fromiter(chain.from_iterable(row[1] for row in rows), np.int64)
     starts = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int64)
-    second_start = np.array([row[2] for row in rows], np.int64)
-    return EncodedTexts(RaggedTokens(ids, starts, end_id), second_start, targets, per_token=True)
+    segment_starts = np.array([row[2] for row in rows], np.int64)[:, None]
+    return EncodedTexts(RaggedTokens(ids, starts, end_id), segment_starts, targets, per_token=True)
 
 
 def select_windows(example_index: Sequence[int], indices: Array) -> tuple[Array, list[int]]:

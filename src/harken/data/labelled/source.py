@@ -1,4 +1,4 @@
-"""Labelled texts: rows of a table or JSON lines with one or two texts and a label, a number, or several labels.
+"""Labelled texts: rows of a table or JSON lines with one or several texts and a label, a number, or several labels.
 
 Held-out splits are stratified by label and drawn by a hash of the text: no text is in two splits, and adding rows
 moves few of the old ones.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from unicodedata import normalize
 
 import numpy as np
@@ -47,7 +47,7 @@ from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
-from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor
+from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor, has_input
 from .folders import SUFFIXES, TextFolders, read_folder, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
@@ -60,7 +60,7 @@ class TextWindows(NamedTuple):
     """Encoded texts, one or several windows each, and how many texts exceed the maximum length."""
 
     tokens: RaggedTokens
-    second_start: Array  # of each window
+    segment_starts: Array  # windows S-1
     text_index: Array  # of each window
     overflow: Overflow
 
@@ -72,41 +72,46 @@ class TextLabelProcessor(TokenLabelProcessor):
     target_type: TargetType = "label"
     mean: float = 0.0
     std: PositiveFloat = 1.0
-    pair: bool = False
+    n_texts: Annotated[int, Field(ge=1)] = 1  # of an input
 
     @property
     def vocab(self) -> LabelOutputs:
         return LabelOutputs(self.tokenizer.vocab, len(self.labels))
 
+    @classmethod
+    def current_fields(cls, saved: Any) -> Any:
+        if isinstance(saved, dict) and isinstance(pair := saved.get("pair"), bool):
+            return {name: value for name, value in saved.items() if name != "pair"} | {"n_texts": 1 + pair}
+        return saved
+
     def unknown_words(self, text: str) -> list[str]:
         return PairTokenizers(self.tokenizer, self.tokenizer).unknown_pieces(text)
 
     def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int, *, windows: bool = False) -> TextWindows:
-        """The tokens of each row. A longer row is truncated (of a pair the longer text first), or split into windows.
+        """The tokens of each row: its texts with the end token between them.
 
-        The windows of a text overlap by half, and the last one ends with the text. In a pair both texts have windows;
-        the text with fewer of them repeats some.
+        A longer row is truncated (its longest text first), or split into windows. The windows of a text overlap by
+        half, and the last one ends with the text. Each text of the row has windows; one with fewer repeats some.
         """
-        first, *second = (self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True))
+        columns = [self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True)]
         start_ids, end_id = np.array(self.start_ids or [self.end_id]), np.array([self.end_id])
-        room = max_length - len(start_ids) - 1 - len(second)
-        encoded, second_start, text_index = list[Array](), list[int](), list[int]()
-        for n, a in enumerate(first):
-            b = second[0][n] if second else a[:0]
-            b_length = min(len(b), max(room // 2, room - len(a)))
-            sides = [_windows(a, room - b_length), _windows(b, b_length)] if windows else [[a], [b]]
+        room = max_length - len(start_ids) - len(columns)
+        encoded, segment_starts, text_index = list[Array](), list[Array](), list[int]()
+        for n, texts in enumerate(zip(*columns, strict=True)):
+            widths = _widths([len(text) for text in texts], room)
+            sides = [_windows(text, width) if windows else [text] for text, width in zip(texts, widths, strict=True)]
             count = max(map(len, sides))
             for k in range(count):
-                a, b = (side[k * len(side) // count] for side in sides)
-                a, b = a[: room - b_length], b[:b_length]
-                encoded.append(np.concatenate([start_ids, a, end_id, b] if second else [start_ids, a]))
-                second_start.append(len(start_ids) + len(a) + 1 if second else max_length)
+                parts = [side[k * len(side) // count][:width] for side, width in zip(sides, widths, strict=True)]
+                ended = [np.concatenate([part, end_id]) for part in parts[:-1]]
+                encoded.append(np.concatenate([start_ids, *ended, parts[-1]]))
+                segment_starts.append(len(start_ids) + np.cumsum([len(part) for part in ended], dtype=np.int64))
                 text_index.append(n)
         starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         tokens = RaggedTokens(np.concatenate(encoded), starts, self.end_id)
-        lengths = [max_length - room + sum(map(len, texts)) for texts in zip(first, *second, strict=True)]
-        overflow = Overflow.of(lengths, max_length, inputs="pairs" if second else "texts")
-        return TextWindows(tokens, np.array(second_start), np.array(text_index), overflow)
+        lengths = [max_length - room + sum(map(len, texts)) for texts in zip(*columns, strict=True)]
+        overflow = Overflow.of(lengths, max_length, inputs="pairs" if len(columns) == 2 else "texts")
+        return TextWindows(tokens, np.stack(segment_starts), np.array(text_index), overflow)
 
     def _encode(self, texts: list[str]) -> list[Array]:
         if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, pretrained.PretrainedTokenizer):
@@ -132,6 +137,21 @@ class TextLabelProcessor(TokenLabelProcessor):
         return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
 
 
+def _widths(lengths: Sequence[int], room: int) -> list[int]:
+    """The tokens of each text that are kept if `room` tokens fit: the longest texts lose tokens first."""
+    if sum(lengths) <= room:
+        return list(lengths)
+    left, limit, n_longer = room, 0, len(lengths)
+    for length in sorted(lengths):  # a text is kept whole if it needs no more than its even share
+        limit = left // n_longer
+        if length > limit:
+            break
+        left, n_longer = left - length, n_longer - 1
+    longer = [n for n, length in enumerate(lengths) if length > limit]
+    extra = longer[: left - limit * n_longer]
+    return [min(length, limit + (n in extra)) for n, length in enumerate(lengths)]
+
+
 def _windows(ids: Array, width: int) -> list[Array]:
     return [ids[start : start + width] for start in window_starts(len(ids), width)]
 
@@ -145,7 +165,7 @@ class LabelledTextData(ExampleData):
         texts, limit, targets = [row.texts for row in part.rows], self.settings.max_length, part.texts.targets
         windows = self.processor.encode_texts(texts, limit, windows=True)
         each = self.processor.encode_texts(texts, max(limit, part.overflow.longest)), windows
-        full, split_up = (EncodedTexts(x.tokens, x.second_start, targets[x.text_index]) for x in each)
+        full, split_up = (EncodedTexts(x.tokens, x.segment_starts, targets[x.text_index]) for x in each)
         part = replace(part, texts=full, windows=split_up, text_index=windows.text_index)
         return replace(self, splits=self.splits | {split: part})
 
@@ -167,7 +187,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     kind: Literal["table"] = "table"
     text: Columns = Field(
-        None, description="text column, by name or number, or a list of two columns; default: detected"
+        None, description="text column, by name or number, or a list of columns: each is a segment; default: detected"
     )
     label: Columns = Field(
         None, description="label column; a list: one 0/1 column per label (multi-label); default: detected"
@@ -208,8 +228,9 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                     hint = f"{path.parent} has texts of one label; give the folder above it, {path.parent.parent}"
                 raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
         texts = text if isinstance(text, list) else [text]
-        if not 0 < len(texts) < 3:
-            raise BadInput(f"data.text = {texts}: one or two columns are accepted; name one or two")
+        if not 0 < 2 * len(texts) < self.max_length:
+            fits = (self.max_length - 1) // 2
+            raise BadInput(f"data.text = {texts}: 1 to {fits} columns fit into data.max_length={self.max_length}")
         labels = label if isinstance(label, list) else [label]
         return [("data.text", column) for column in texts], [("data.label", column) for column in labels]
 
@@ -254,7 +275,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 [normalize("NFC", LINE_BREAKS.sub(" ", cell).strip()) for cell in cells[len(texts) : n_inputs]], names
             )
             split_cells = dict(zip([name[5:] for name, _ in split_by], map(str.strip, cells[n_inputs:]), strict=True))
-            if not all(row_texts):
+            if not has_input(row_texts):
                 skipped(path, line, "the text is empty")
             elif row_labels is None:
                 skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
@@ -350,12 +371,11 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         return replace(part.overflow, remedy="increase data.max_length to keep more")
 
     def encode_examples(self, examples: list[LabelledRow], processor: TextLabelProcessor) -> LabelledTexts:
-        if mismatch := next((row for row in examples if (len(row.texts) == 2) != processor.pair), None):
-            counts = ("one text", "two texts")
-            problem = f"{counts[not processor.pair]}, but the model was trained on {counts[processor.pair]}"
+        if mismatch := next((row for row in examples if len(row.texts) != processor.n_texts), None):
+            problem = f"it has {len(mismatch.texts)} texts, but the model was trained on {processor.n_texts}"
             raise BadInput(f"{mismatch.location}: {problem}; name the columns: data.text=...")
-        tokens, second_start, _, overflow = processor.encode_texts([row.texts for row in examples], self.max_length)
-        return LabelledTexts(EncodedTexts(tokens, second_start, processor.targets(examples)), examples, overflow)
+        tokens, segment_starts, _, overflow = processor.encode_texts([row.texts for row in examples], self.max_length)
+        return LabelledTexts(EncodedTexts(tokens, segment_starts, processor.targets(examples)), examples, overflow)
 
     def _build_processor(self, examples: list[LabelledRow], known: Any, listen: Listener) -> TextLabelProcessor:
         processor: TextLabelProcessor = super()._build_processor(examples, known, listen)
@@ -364,7 +384,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         target_type, (mean, std) = self._resolve_target_type(examples), (0.0, 1.0)
         if target_type == "number":
             mean, std = fit_numbers([(row.labels[0], row.location) for row in examples], self.train_path)
-        return replace(processor, target_type=target_type, mean=mean, std=std, pair=len(examples[0].texts) == 2)
+        return replace(processor, target_type=target_type, mean=mean, std=std, n_texts=len(examples[0].texts))
 
     def _draw_splits(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
         """A fraction of the texts of every label, at most MAX_HELD_OUT in total; or by group, by time, or a fold."""

@@ -199,5 +199,5 @@ def encode_stories(questions: Sequence[BabiQuestion], processor: StoryProcessor,
     tokens = RaggedTokens(np.concatenate([*texts, line_ids[0]]), starts, end_id)
     label_ids = {label: n for n, label in enumerate(processor.labels)}
     targets = np.array([label_ids.get(question.answer, IGNORE) for question in questions], np.int64)
-    encoded = EncodedTexts(tokens, np.array(second_start), targets)
+    encoded = EncodedTexts(tokens, np.array(second_start)[:, None], targets)
     return Stories(list(questions), encoded, table, story, question_rows, np.array(n_tokens))

@@ -103,8 +103,8 @@ def _load_table(
     tokenizer = model.text_tokenizer
     dataset = source.model_copy(update={"examples": ALL}).load_data(tokenizer=tokenizer)
     processor: TextLabelProcessor = dataset.processor
-    if processor.pair or processor.target_type == "multilabel":
-        problem = "two texts" if processor.pair else "several labels"
+    if processor.n_texts > 1 or processor.target_type == "multilabel":
+        problem = "several texts" if processor.n_texts > 1 else "several labels"
         raise BadInput(f"{table}: {problem} per row; regression needs one text and one label")
     if "valid" not in dataset.splits:
         raise BadInput(f"{table}: there is no validation split to choose the components on; add rows")

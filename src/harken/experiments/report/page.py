@@ -185,7 +185,7 @@ def _samples(samples: Sequence[Facts], correct: str = "references") -> list[Html
     """Generated texts; or a table of inputs, outputs and references."""
     if not any("references" in sample for sample in samples):
         return [_sample(sample) for sample in samples]
-    cells = [(s.get("prompt"), s.get("text"), s.get("references")) for s in samples]
+    cells = [(s.get("shown", s.get("prompt")), s.get("text"), s.get("references")) for s in samples]
     joined = [[" | ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in cells]
     texts = [[tag("td", _truncated(str(cell or "")), dir="auto") for cell in row] for row in joined]
     images = [_image(sample.get("image")) for sample in samples]

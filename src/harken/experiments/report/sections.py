@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from harken import registry, run_folder
 from harken.data.images.files import encode_png
 from harken.data.labelled.batch import evenly_spaced
+from harken.data.labelled.examples import marked_texts
 from harken.data.tokenizers.spec import MASK
 from harken.events import silent
 from harken.inference.answers import StoryAnswer
@@ -123,7 +124,12 @@ def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCom
     )  # spread out: rows may be sorted by label
     predictions = run.classify([row.texts for row in rows], listen=silent)
     samples: Samples = [
-        {"prompt": "\t".join(row.texts), "text": _top_labels(labels), "references": [", ".join(row.labels)]}
+        {
+            "prompt": "\t".join(row.texts),
+            "shown": marked_texts(row.texts, task.data.settings.text),
+            "text": _top_labels(labels),
+            "references": [", ".join(row.labels)],
+        }
         for row, labels in zip(rows, predictions, strict=True)
     ]
     return samples, [f"harken classify {folder} {_shortest(samples)}", f"harken eval {folder}"]

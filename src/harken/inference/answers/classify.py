@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harken.data.graphs.processor import GraphProcessor
 from harken.data.labelled.batch import EncodedTexts
+from harken.data.labelled.examples import has_input
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.sets.source import SetProcessor
 from harken.data.tokenizers.pairs import Array
@@ -23,7 +24,7 @@ from . import LabelScore, OverflowMode, empty_text_error, is_missing_value
 DEFAULT_THRESHOLD = 0.5  # of a label without one that was chosen on the validation split
 LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
 USE_WINDOWS, MAX_LENGTH = 'use --overflow windows (Python: overflow="windows")', "data.max_length={longest}"
-TextOrPair = str | Sequence[str]  # one text; a pair is two texts, or one string with a tab between them
+TextOrPair = str | Sequence[str]  # one text; of several: these texts, or one string with tabs between them
 
 
 def classify_texts(
@@ -33,12 +34,12 @@ def classify_texts(
     if not texts:
         return []
     processor, max_length = cast(TextLabelProcessor, run.tokenizer), run.recipe.data.max_length
-    parts = split_pairs(texts, pair=processor.pair, subject="this run was trained on")
+    parts = split_texts(texts, processor.n_texts, subject="this run was trained on", names=run.text_names)
     encoded = processor.encode_texts(parts, max_length, windows=overflow == "windows")
     if overflow == "truncate":
         report_overflow(listen, replace(encoded.overflow, remedy=f"{USE_WINDOWS}, or train with {MAX_LENGTH}"))
     targets = np.zeros(len(encoded.tokens), np.int64)
-    y = predict(cast(ModelWithHead, run.model), EncodedTexts(encoded.tokens, encoded.second_start, targets))
+    y = predict(cast(ModelWithHead, run.model), EncodedTexts(encoded.tokens, encoded.segment_starts, targets))
     rows = format_labels(processor, y, encoded.text_index)
     if processor.target_type == "multilabel":
         thresholds = run.facts.get("thresholds") or {}
@@ -67,30 +68,35 @@ def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # 
     return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda pair: -pair[1])] for row in rows]
 
 
-def is_pair(texts: object) -> bool:
-    """Whether this is one pair as a tuple, and not two strings of which each has a tab between its texts."""
-    is_tuple = isinstance(texts, tuple) and len(texts) == 2
+def is_single_input(texts: object, n_texts: int) -> bool:
+    """Whether this is one input as a tuple of its texts, and not strings of which each has tabs between its texts."""
+    is_tuple = n_texts > 1 and isinstance(texts, tuple) and len(texts) == n_texts
     return is_tuple and all(isinstance(text, str) and "\t" not in text for text in cast(tuple[object, ...], texts))
 
 
-def split_pairs(texts: Sequence[TextOrPair], *, pair: bool, subject: str) -> list[tuple[str, ...]]:
-    """The one text, or the two texts of a pair, of each input; an empty or missing one is refused by its index."""
+def split_texts(
+    inputs: Sequence[TextOrPair], n_texts: int, *, subject: str, names: Sequence[str] = ()
+) -> list[tuple[str, ...]]:
+    """The texts of each input; an empty or missing input is refused by its index."""
     rows = list[tuple[str, ...]]()
-    for n, text in enumerate(texts):
-        parts = () if is_missing_value(text) else split_pair(text, pair=pair, subject=subject)
-        if not parts or not all(part.strip() for part in parts):
-            raise empty_text_error(n, len(texts), "text", "" if parts else text)
+    for n, text in enumerate(inputs):
+        parts = () if is_missing_value(text) else _split(text, n_texts, subject, names)
+        if not parts or not has_input(parts):
+            raise empty_text_error(n, len(inputs), "text", "" if parts else text)
         rows.append(parts)
     return rows
 
 
-def split_pair(text: TextOrPair, *, pair: bool, subject: str) -> tuple[str, ...]:
-    """The one text, or the two texts of a pair; `subject` begins the message if the number is wrong."""
+def _split(text: TextOrPair, n_texts: int, subject: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The texts of one input; `subject` begins the message if the number is wrong, `names` are the columns."""
     if isinstance(text, str):
-        parts = tuple(text.split("\t") if pair else [text])
+        parts = tuple(text.split("\t") if n_texts > 1 else [text])
     else:
         parts = tuple(text) if isinstance(text, Sequence | np.ndarray) else ()  # a missing value of a column
-    if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
-        accepted = "two texts with a tab between them" if pair else "one text"
-        raise BadInput(f"{text!r}: {subject} {'pairs' if pair else 'single texts'}; give {accepted}")
+    if len(parts) != n_texts or not all(isinstance(part, str) for part in parts):
+        order = f", in this order: {', '.join(names)}" if names and n_texts > 2 else ""
+        kinds = {1: ("single texts", "one text"), 2: ("pairs", "two texts with a tab between them")}
+        several = f"{n_texts} texts"
+        trained, accepted = kinds.get(n_texts, (several, f"{several} with tabs between them{order}"))
+        raise BadInput(f"{text!r}: {subject} {trained}; give {accepted}")
     return parts

@@ -15,7 +15,7 @@ from harken.models.bert import BERT
 from harken.tasks.masked_words import MaskedWordsSettings
 
 from . import NEXT_SENTENCE_LABELS, LabelScore
-from .classify import TextOrPair, rank_labels, split_pairs
+from .classify import TextOrPair, rank_labels, split_texts
 from .text_vectors import BATCH_TOKENS, length_batches, pad_rows
 
 
@@ -31,7 +31,7 @@ def classify_next_sentences(
     if model.nsp_head is None or objective == "mlm":
         fix = "train a BERT with task.objective=both"
         raise BadInput(f"{run.path}: this run has no trained head for next-sentence prediction; {fix}")
-    texts = split_pairs(pairs, pair=True, subject="next-sentence prediction reads")
+    texts = split_texts(pairs, 2, subject="next-sentence prediction reads")
     encoded = [[run.text_tokenizer.encode(text).tolist() for text in pair] for pair in texts]
     context = cast(int, model.context)
     report_overflow(listen, Overflow.of([len(a) + len(b) + 3 for a, b in encoded], context, inputs="pairs"))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
+from harken.data.labelled.examples import has_input
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.tables.frame import Frame, column_cells, column_names, refuse_lazy, typed_value
 from harken.errors import BadInput
@@ -29,7 +30,7 @@ Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 
 def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
-    """The input of each row: one text, or two of a run on pairs of texts; empty if one of them is missing."""
+    """The texts of each row: one, two of a run on pairs, or those of several columns; empty without an input."""
     refuse_lazy(frame)
     if not isinstance(frame, Frame):
         raise BadInput(f"{type(frame).__name__}: a DataFrame is accepted; use run.{run.verb} for texts")
@@ -42,7 +43,7 @@ def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
         if isinstance(ref, int) and ref > len(names):
             raise BadInput(f"{type(frame).__name__}: no column {ref}; it has {len(names)} columns")
     cells = [column_cells(frame, names[ref - 1] if isinstance(ref, int) else ref) for ref in refs]
-    return [row if all(text.strip() for text in row) else () for row in zip(*cells, strict=True)]
+    return [row if has_input(row) else () for row in zip(*cells, strict=True)]
 
 
 def label_column(run: LoadedModel) -> str | None:

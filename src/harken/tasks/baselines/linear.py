@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import Array
 from harken.data.labelled.batch import EncodedTexts
 
 MAX_ITERATIONS = 40  # of L-BFGS: more take time and change little
@@ -38,20 +37,17 @@ class BagOfWords(NamedTuple):
 
 
 def bag_of_words(texts: EncodedTexts, vocab: int) -> BagOfWords:
-    """The tokens of each text; of a pair of texts: those of the first, of the second, and of both."""
-    side = texts.tokens
-    rows = np.repeat(np.arange(len(side)), side.lengths)
-    position = np.arange(len(side.ids)) - side.starts[rows]
-    in_second = position >= texts.second_start[rows]
-
-    def cells(block: int, mask: Array) -> Array:
-        return np.unique(rows[mask] * 3 * vocab + block * vocab + side.ids[mask])
-
-    first, second = cells(0, ~in_second), cells(1, in_second)
-    common = np.intersect1d(first, second - vocab) + 2 * vocab
-    all_cells = np.sort(np.concatenate([first, second, common]))
-    offsets = np.searchsorted(all_cells, np.arange(len(side) + 1) * 3 * vocab)
-    return BagOfWords(torch.from_numpy(all_cells % (3 * vocab)), torch.from_numpy(offsets), 3 * vocab)
+    """The tokens of each segment of a text, and those that are in several of its segments."""
+    tokens, n_segments = texts.tokens, max(2, texts.segment_starts.shape[1] + 1)
+    n_features = (n_segments + 1) * vocab
+    rows = np.repeat(np.arange(len(tokens)), tokens.lengths)
+    position = np.arange(len(tokens.ids)) - tokens.starts[rows]
+    segments = (position[:, None] >= texts.segment_starts[rows]).sum(1)
+    cells = np.unique(rows * n_features + segments * vocab + tokens.ids)
+    token, count = np.unique(cells // n_features * n_features + cells % vocab, return_counts=True)
+    all_cells = np.sort(np.concatenate([cells, token[count > 1] + n_segments * vocab]))
+    offsets = np.searchsorted(all_cells, np.arange(len(tokens) + 1) * n_features)
+    return BagOfWords(torch.from_numpy(all_cells % n_features), torch.from_numpy(offsets), n_features)
 
 
 def fit_linear(X: Features, n_outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Features], Tensor]:
