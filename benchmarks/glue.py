@@ -30,6 +30,7 @@ from typing import Any
 
 from harken import recipe as recipes
 from harken.experiments.compare.summary import format_interval, mean_and_interval
+from harken.files import write_atomic
 
 Settings = dict[str, str]
 Metrics = dict[str, float]
@@ -74,6 +75,7 @@ METHODS: dict[str, Sequence[Settings]] = {
     "finetune": (
         {"model.pool": "mean", "train.lr": "1e-4"},
         {"model.pool": "mean", "train.lr": "5e-5"},
+        {"model.pool": "mean", "train.lr": "1e-4", "train.layer_decay": "0.85"},
         {"model.pool": "first", "train.lr": "1e-4"},
     ),
     "frozen": ({"model.pool": "mean"}, {"model.pool": "first"}),
@@ -114,7 +116,7 @@ def write_rows(file: Path, task: Task, out: Path) -> int:
     """Write the rows of a file of GLUE as JSON lines, which need no detection; return their number."""
     rows = [json.dumps(row, ensure_ascii=False) for row in read_rows(file, task)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(f"{row}\n" for row in rows))
+    write_atomic(out, "".join(f"{row}\n" for row in rows))  # another process may read it
     return len(rows)
 
 
@@ -231,10 +233,13 @@ def choose_and_train(name: str, method: str, plan: Plan, n_rows: int, pool: Thre
         chosen = choices[means.index(max(means))]
         scores = {str(row): round(mean, 4) for row, mean in zip(choices, means, strict=True)}
     final = [Training(name, method, chosen, seed, final=True) for seed in range(plan.seeds)]
-    results = [future.result() for future in [pool.submit(run_training, each, plan, n_rows) for each in final]]
+    finals = [pool.submit(run_training, each, plan, n_rows) for each in final]
+    results = [future.result() for future in finals if not isinstance(future.exception(), TimeoutError)]
+    if not results:
+        raise TimeoutError
     row = {"task": name, "method": method, "chosen": chosen, "choice": scores, "results": results}
     values = " / ".join(map(format_seeds, by_metric(name, results).values()))
-    print(f"{name} {method} {values} {json.dumps(chosen)} {json.dumps(scores)}", flush=True)
+    print(f"{name} {method} {values}, {len(results)} seeds, {json.dumps(chosen)} {json.dumps(scores)}", flush=True)
     return row
 
 
@@ -258,6 +263,7 @@ def task_means(values: dict[str, list[float]]) -> list[float]:
 
 
 def format_seeds(values: Sequence[float]) -> str:
+    """The mean of the seeds with its interval."""
     return format_interval(*mean_and_interval(values))
 
 

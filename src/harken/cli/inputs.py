@@ -32,7 +32,7 @@ IMAGE_INDEX = re.compile(r"\[\d+\]$")  # of one image of an array
 UNNAMED = re.compile(r"column_\d+")  # a column without a name in the header
 INPUT = "input"  # the column of a file without columns: plain lines, or JSON strings
 HEADED = (".csv", ROWS_SUFFIX)  # tables that have a header unless their first row is data
-ColumnChoice = int | str | tuple[int | str, ...]  # a column by number or name; two columns of a pair
+ColumnChoice = int | str | tuple[int | str, ...]  # a column by number or name; the columns of several texts
 OUT_HELP = "Output file, .csv, .tsv or .jsonl: the columns of --in, then the answer and its line in --in."
 
 
@@ -129,8 +129,8 @@ class Inputs:
     ) -> Iterable[list[str]]:
         """The texts in batches of at most `size`. All arguments are one batch, and stdin is not delayed.
 
-        The text of a table is in --column, else in the first of `columns` that exists; of two columns a tab joins the
-        texts. `keep_tabs`: a line with a tab is one text. `count_values`: the column whose values are counted.
+        The text of a table is in --column, else in the first of `columns` that exists; of several columns tabs join
+        the texts. `keep_tabs`: a line with a tab is one text. `count_values`: the column whose values are counted.
         `convert` is applied to each row of a file.
         """
         if self.in_ is not None:
@@ -303,7 +303,7 @@ def _table_rows(path: Path, columns: Sequence[ColumnChoice], encoding: str | Non
 
 
 def _join_texts(texts: Sequence[str]) -> str:
-    """One text, or the two of a pair with a tab between them."""
+    """One text, or several with tabs between them."""
     return texts[0] if len(texts) == 1 else "\t".join(text.replace("\t", " ") for text in texts)
 
 
@@ -337,6 +337,9 @@ def _choose_columns(path: Path, head: TableHead, columns: Sequence[ColumnChoice]
             if header
             else f"it has {len(first)} column{'s' * (len(first) != 1)} and no header"
         )
+        if len(wanted := _refs(columns[0])) > 2:
+            missing = next(ref for ref in wanted if not _column_indices((ref,), first, by_number=not header))
+            raise BadInput(f"{path}: no column {missing!r}, which this run reads; {known}; rename a column, or add it")
         rename = "rename a column to" if header else "add a header that names one"
         hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
         raise BadInput(f"{path}: {known}; choose one with --column{hint}")
