@@ -263,12 +263,12 @@ def task_means(values: dict[str, list[float]]) -> list[float]:
 
 
 def format_seeds(values: Sequence[float]) -> str:
-    """The mean of the seeds with its interval."""
-    return format_interval(*mean_and_interval(values))
+    """The mean of the seeds in percent, with its interval."""
+    return format_interval(*mean_and_interval([100 * value for value in values]))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per system and a column per task: the mean of the seeds with its interval; last the mean of the tasks."""
+    """A line per system, a column per task: the mean of the seeds in percent, with its interval; last that of the tasks."""
     names = [name for name in TASKS if any(row["task"] == name for row in rows)]
     systems = {method: {r["task"]: by_metric(r["task"], r["results"]) for r in rows if r["method"] == method}
                for method in METHODS}  # fmt: skip
