@@ -268,7 +268,7 @@ def format_seeds(values: Sequence[float]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per system, a column per task: the mean of the seeds in percent, with its interval; last that of the tasks."""
+    """A line per system, a column per task: the mean of the seeds in percent with its interval; last, GLUE's mean."""
     names = [name for name in TASKS if any(row["task"] == name for row in rows)]
     systems = {method: {r["task"]: by_metric(r["task"], r["results"]) for r in rows if r["method"] == method}
                for method in METHODS}  # fmt: skip

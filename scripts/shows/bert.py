@@ -1,5 +1,6 @@
 """BERT: its sizes, its hidden words, and a small one trained on generated sentences about cats and drivers."""
 
+import itertools
 import random
 import tempfile
 from collections.abc import Iterator
@@ -78,3 +79,28 @@ def cat_sleeps() -> Measurement:
     words = f'of the probability of [MASK] in "the [MASK] sleeps" is on the {len(ANIMALS)} animals, '
     words += f'{probability.get("cat", 0.0):.2f} on cat; "{HELD_OUT}" is not in the training text'
     return Measurement(sum(probability.get(animal, 0.0) for animal in ANIMALS), words, {*probability} == {*ANIMALS})
+
+
+def _opinions() -> Iterator[tuple[str, str, str, str]]:
+    """User, product, text, and whether the user likes it: half of the users like what the others dislike."""
+    words, starts = ("bright", "soft", "loud", "heavy"), ("it is", "very", "quite", "so", "rather", "really")
+    for user, product, n, start in itertools.product(range(6), ("lamp", "chair", "radio", "phone"), range(4), starts):
+        yield f"user{user}", product, f"{start} {words[n]}", "yes" if (user + n) % 2 else "no"
+
+
+@show(slow=True)
+def user_and_product() -> Measurement:
+    """A text whose sentiment depends on its user: it is learned with user and product as segments of the input."""
+    size = {"model.d": 32, "model.heads": 2, "model.layers": 2, "model.dropout": 0.0, "model.head_dropout": 0.0}
+    training = {"train.steps": 220, "train.batch": 64, "train.lr": 5e-3, "train.threads": 1, "train.eval_every": 110}
+    rows = random.Random(0).sample(list(_opinions()), 576)
+    accuracies = []
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "opinions.csv"
+        table.write_text("".join(f"{','.join(row)}\n" for row in [("user", "product", "text", "likes"), *rows]))
+        for columns in (["user", "product", "text"], ["text"]):
+            data = {"data.text": columns, "data.label": "likes", "data.tokenizer": "word", "data.test": 0.2}
+            run = train(table, out=Path(folder) / "-".join(columns), settings=data | size | training)
+            accuracies.append(float(run.metrics["test"]["accuracy"]))
+    words = f"accuracy with user and product as segments of the input; {accuracies[1]:.2f} with the text alone"
+    return Measurement(accuracies[0], words, accuracies[0] > 0.9 and accuracies[1] < 0.65)

@@ -72,8 +72,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     if pairs and model.n_texts == 1:
         raise BadInput(f"--pair: this run {model.ability} and reads no pairs of texts; give each text alone")
     if pairs and model.n_texts > 2:
-        known = f"this run reads {model.n_texts} texts ({', '.join(model.text_names)})"
-        raise BadInput(f"--pair: {known}; give them in this order with tabs between them, or in a file (--in)")
+        reads = f"this run reads {model.n_texts} texts ({', '.join(model.text_names)})"
+        raise BadInput(f"--pair: {reads}; give them in this order with tabs between them, or in a file (--in)")
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}

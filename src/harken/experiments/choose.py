@@ -260,8 +260,9 @@ def _min_context(kind: str, entry_settings: SettingsDict, overrides: SettingsDic
 def _segments(kind: str, overrides: SettingsDict) -> SettingsDict:
     """A segment embedding for each of several text columns; a BERT has two, for pairs."""
     columns, model = overrides.get("data.text"), overrides.get("model.kind", "bert")
-    several = kind == "table" and model == "bert" and isinstance(columns, list) and len(columns) > 2
-    return {"model.segments": min(len(columns), MAX_SEGMENTS)} if several else {}
+    if kind == "table" and model == "bert" and isinstance(columns, list) and len(columns) > 2:
+        return {"model.segments": min(len(columns), MAX_SEGMENTS)}
+    return {}
 
 
 def find_data(what: str, *, listen: Listener = silent) -> Path:
