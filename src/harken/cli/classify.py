@@ -69,11 +69,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    if pairs and model.n_texts == 1:
-        raise BadInput(f"--pair: this run {model.ability} and reads no pairs of texts; give each text alone")
-    if pairs and model.n_texts > 2:
-        reads = f"this run reads {model.n_texts} texts ({', '.join(model.text_names)})"
-        raise BadInput(f"--pair: {reads}; give them in this order with tabs between them, or in a file (--in)")
+    if pairs:
+        _require_pairs(model)
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
@@ -98,6 +95,15 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
             for n, (_, answer) in enumerate(answers):
                 text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
                 click.echo(f"{text}  {shown[n]}".rstrip() if shown else text)
+
+
+def _require_pairs(model: "Run") -> None:
+    """Raise unless an input of this run is two texts."""
+    if model.n_texts == 1:
+        raise BadInput(f"--pair: this run {model.ability} and reads no pairs of texts; give each text alone")
+    if model.n_texts > 2:
+        reads = f"this run reads {model.n_texts} texts ({', '.join(model.text_names)})"
+        raise BadInput(f"--pair: {reads}; give them in this order with tabs between them, or in a file (--in)")
 
 
 def _answers(

@@ -37,7 +37,7 @@ class SavedProcessor:
         return files | {LABELS_FILE: json.dumps(content, ensure_ascii=False).encode()}
 
     @classmethod
-    def current_fields(cls, saved: Any) -> Any:
+    def current_fields(cls, saved: object) -> object:
         """The content of labels.json; one that an earlier version wrote, in the form of this one."""
         return saved
 

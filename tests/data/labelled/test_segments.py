@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.data.labelled.batch import collate_padded
-from harken.data.labelled.source import TableSource, TextLabelProcessor, _widths
+from harken.data.labelled.source import TableSource, TextLabelProcessor
+from harken.data.labelled.truncation import text_widths
 from harken.errors import BadInput
 from harken.tasks.baselines.linear import bag_of_words
 
@@ -53,7 +54,7 @@ def test_the_longest_text_loses_tokens_first(lengths, room):
     while sum(kept) > room:  # one token at a time, from the last of the longest texts
         longest = max(n for n in range(len(kept)) if kept[n] == max(kept))
         kept[longest] -= 1
-    assert _widths(lengths, room) == kept
+    assert text_widths(lengths, room) == kept
 
 
 def test_a_row_with_an_empty_column_is_read_and_one_without_any_text_is_not(tmp_path):

@@ -272,10 +272,10 @@ def _labelled(
     return replace(detection, refusal=f"{reason}, and no column holds text; {_fits_numbers(text)}")
 
 
-def _left_out(others: list[ColumnStats], texts: list[ColumnStats]) -> str:
+def _left_out(unread: list[ColumnStats], texts: list[ColumnStats]) -> str:
     """The columns with texts or with values that repeat, beside the texts that are read; how to read them as well."""
-    others = [c for c in others if c.filled_fraction >= 0.5 and c.n_values > 1 and not _has_target_name(c)]
-    useful = [c for c in others if _is_words(c) or _is_category(c)]
+    filled = [c for c in unread if c.filled_fraction >= 0.5 and c.n_values > 1 and not _has_target_name(c)]
+    useful = [c for c in filled if _is_words(c) or _is_category(c)]
     if not useful or not texts:
         return ""
     refs = json.dumps([c.ref for c in sorted((*useful, *texts), key=lambda c: c.index)], ensure_ascii=False)

@@ -41,7 +41,6 @@ from harken.data.targets import (
 from harken.data.times import parse_times
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
-from harken.data.tokenizers.tokenizer import window_starts
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
@@ -49,6 +48,7 @@ from harken.settings import LabelOutputs
 from .batch import EncodedTexts
 from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor, has_input
 from .folders import SUFFIXES, TextFolders, read_folder, text_folders
+from .truncation import text_widths, text_windows
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -79,7 +79,7 @@ class TextLabelProcessor(TokenLabelProcessor):
         return LabelOutputs(self.tokenizer.vocab, len(self.labels))
 
     @classmethod
-    def current_fields(cls, saved: Any) -> Any:
+    def current_fields(cls, saved: object) -> object:
         if isinstance(saved, dict) and isinstance(pair := saved.get("pair"), bool):
             return {name: value for name, value in saved.items() if name != "pair"} | {"n_texts": 1 + pair}
         return saved
@@ -98,8 +98,10 @@ class TextLabelProcessor(TokenLabelProcessor):
         room = max_length - len(start_ids) - len(columns)
         encoded, segment_starts, text_index = list[Array](), list[Array](), list[int]()
         for n, texts in enumerate(zip(*columns, strict=True)):
-            widths = _widths([len(text) for text in texts], room)
-            sides = [_windows(text, width) if windows else [text] for text, width in zip(texts, widths, strict=True)]
+            widths = text_widths([len(text) for text in texts], room)
+            sides = [
+                text_windows(text, width) if windows else [text] for text, width in zip(texts, widths, strict=True)
+            ]
             count = max(map(len, sides))
             for k in range(count):
                 parts = [side[k * len(side) // count][:width] for side, width in zip(sides, widths, strict=True)]
@@ -135,25 +137,6 @@ class TextLabelProcessor(TokenLabelProcessor):
             for label in row.labels:
                 one_hot[n, label_ids[label]] = 1
         return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
-
-
-def _widths(lengths: Sequence[int], room: int) -> list[int]:
-    """The tokens of each text that are kept if `room` tokens fit: the longest texts lose tokens first."""
-    if sum(lengths) <= room:
-        return list(lengths)
-    left, limit, n_longer = room, 0, len(lengths)
-    for length in sorted(lengths):  # a text is kept whole if it needs no more than its even share
-        limit = left // n_longer
-        if length > limit:
-            break
-        left, n_longer = left - length, n_longer - 1
-    longer = [n for n, length in enumerate(lengths) if length > limit]
-    extra = longer[: left - limit * n_longer]
-    return [min(length, limit + (n in extra)) for n, length in enumerate(lengths)]
-
-
-def _windows(ids: Array, width: int) -> list[Array]:
-    return [ids[start : start + width] for start in window_starts(len(ids), width)]
 
 
 class LabelledTextData(ExampleData):
