@@ -78,7 +78,7 @@ METHODS: dict[str, Sequence[Settings]] = {
         {"model.pool": "mean", "train.lr": "1e-4", "train.layer_decay": "0.85"},
         {"model.pool": "first", "train.lr": "1e-4"},
     ),
-    "frozen": ({"model.pool": "mean"}, {"model.pool": "first"}),
+    "frozen": ({"model.pool": "mean"},),  # 0.486 Spearman on the tenth of STS-B; the first token 0.390
     "scratch": ({},),
 }
 
