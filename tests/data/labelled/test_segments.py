@@ -3,6 +3,7 @@
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from harken.data.labelled.batch import collate_padded
 from harken.data.labelled.source import TableSource, TextLabelProcessor
 from harken.data.labelled.truncation import text_widths
 from harken.errors import BadInput
+from harken.models.heads import BERTHeadSettings
 from harken.tasks.baselines.linear import bag_of_words
+from harken.tasks.classify import batch_outputs
 
 COLUMNS = ["user", "product", "text"]
 
@@ -46,6 +49,17 @@ def test_the_columns_are_separated_by_sep_and_have_their_own_token_types(tmp_pat
         length, sep = int(batch.lengths[n]), tokenizer.sep_id
         assert batch.tokens[n, :length].tolist() == [tokenizer.cls_id, *a, sep, *b, sep, *c, sep]
         assert batch.segments[n, :length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [2] * (len(c) + 1)
+
+
+def test_further_columns_share_the_last_token_type_of_a_model_with_two(tmp_path):
+    data = load(write(tmp_path / "my.csv", rows()))
+    batch = collate_padded(data.train.texts, np.arange(4))
+    torch.manual_seed(0)
+    model = BERTHeadSettings(d=16, layers=1, heads=2, context=64).build(data.processor.vocab).eval()
+    shared = replace(batch, segments=batch.segments.clamp_max(1))
+    torch.testing.assert_close(batch_outputs(model, batch), batch_outputs(model, shared))
+    single = replace(batch, segments=batch.segments * 0)
+    assert not torch.allclose(batch_outputs(model, batch), batch_outputs(model, single))
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(5, 60))
