@@ -17,11 +17,13 @@ import csv
 import gzip
 import html
 import json
+import lzma
 import random
 import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 
@@ -33,6 +35,7 @@ from harken.tasks.masked_words import MaskedWordsTask
 
 PART = 15 << 20  # bytes
 WEIGHTS = "model.safetensors"
+COMPRESSED: dict[str, Any] = {".gz": gzip, ".xz": lzma}
 TEXTS = ("recipe.toml", "harken.json", "tokenizer.json", "log.jsonl", "cost.json")
 TEXT = re.compile(r"<title>([^<]*)</title>.*?<text[^>]*>(.*?)</text>", re.DOTALL)
 REMOVED = [
@@ -106,19 +109,19 @@ def clean(files: list[Path]) -> None:
     *files, out = files
     documents = [text for file in files for text in (reviews if file.suffix == ".csv" else articles)(file)]
     random.Random(0).shuffle(documents)  # the end of the text is held out
-    out.write_bytes(gzip.compress("\n\n".join(documents).encode(), 6))
+    out.write_bytes(COMPRESSED[out.suffix].compress("\n\n".join(documents).encode()))
     print(f"{out}: {len(documents):,} documents, {sum(map(len, documents)) / 1e6:.1f} million characters")
 
 
 def train(data: Path, out: Path, parts: Path | None, **settings: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        if data.suffix == ".gz":
+        if data.suffix in COMPRESSED:
             text = Path(folder, data.stem)
-            text.write_bytes(gzip.decompress(data.read_bytes()))
+            text.write_bytes(COMPRESSED[data.suffix].decompress(data.read_bytes()))
             data = text
         run = harken.train(data, out=out, settings=SETTINGS | settings, listen=print_event)
     row = {split: {**metrics, **run.facts["baseline"][split]} for split, metrics in run.metrics.items()}
-    facts = {name: run.facts[name] for name in ("parameters", "steps", "seconds")}
+    facts = {name: run.facts[name] for name in ("parameters", "steps", "seconds", "protocol", "intervals")}
     print(json.dumps({**facts, "metrics": row, "data": run.facts["data"]}))
     if parts:
         split_run(out, parts)

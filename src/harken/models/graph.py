@@ -132,6 +132,7 @@ class GraphTransformer(GraphModel):
             self.norm = nn.Identity()
         self.convolutions = nn.ModuleList(settings.convolutions(outputs.edge_types))
         self.graph_weight = settings.graph_weight if self.convolutions else 0.0
+        self.attends_smoothed = settings.attention_input == "convolutions"
         self.W_y = nn.Linear(d, outputs.n_outputs or d)
 
     def input_layer(self) -> nn.Module:
@@ -151,9 +152,11 @@ class GraphTransformer(GraphModel):
                 pe = pe * (torch.rand_like(pe[:1]) < 0.5).to(pe.dtype).mul(2).sub(1)
             h = h + self.pe_projection(pe)
         edges: Any = inputs | {"typed": typed}
-        g = self.graph_weight  # 0 without convolutions
         layout = self._with_bias(layout, hops, typed)
-        return (1 - g) * self._attention(h, layout) + (g * self._convolution(h, **edges) if g else 0)
+        if not (g := self.graph_weight):  # no convolutions
+            return self._attention(h, layout)
+        smoothed = self._convolution(h, **edges)
+        return (1 - g) * self._attention(smoothed if self.attends_smoothed else h, layout) + g * smoothed
 
     def _attention(self, h: Tensor, layout: Layout) -> Tensor:  # N d -> N d
         if self.state_attention:
@@ -284,6 +287,9 @@ class GraphTransformerSettings(GraphModelSettings):
     attention: Literal["blocks", "softmax", "linear"] = Field(
         "blocks",
         description="Transformer blocks, or attention with the states as values: softmax, or linear in the nodes",
+    )
+    attention_input: Literal["features", "convolutions"] = Field(
+        "features", description="states that the attention reads: the projected features, or those after the convolutions"
     )
     reach: int = Field(1, ge=0, description="number of hops within which nodes attend to each other; 0: all nodes")
     convolution_layers: int = Field(0, ge=0, description="number of graph convolutions beside the attention")
