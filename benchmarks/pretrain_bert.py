@@ -2,6 +2,7 @@
 
     python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      files of `harken data`
     python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7
+    python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/nsp from=runs/minilm model.nsp_head=true ...
     python benchmarks/pretrain_bert.py part runs/minilm parts       split a run into small files, weights in float16
     python benchmarks/pretrain_bert.py join parts runs/minilm       join them again
 
@@ -119,7 +120,9 @@ def train(data: Path, out: Path, parts: Path | None, **settings: object) -> None
             text = Path(folder, data.stem)
             text.write_bytes(COMPRESSED[data.suffix].decompress(data.read_bytes()))
             data = text
-        run = harken.train(data, out=out, settings=SETTINGS | settings, listen=print_event)
+        inherited = "model." if "from" in settings else ()  # settings of the run in `from`
+        defaults = {name: value for name, value in SETTINGS.items() if not name.startswith(inherited)}
+        run = harken.train(data, out=out, settings=defaults | settings, listen=print_event)
     row = {split: {**metrics, **run.facts["baseline"][split]} for split, metrics in run.metrics.items()}
     facts = {name: run.facts[name] for name in ("parameters", "steps", "seconds", "protocol", "intervals")}
     print(json.dumps({**facts, "metrics": row, "data": run.facts["data"]}))

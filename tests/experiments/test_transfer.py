@@ -249,6 +249,19 @@ def bert(tmp_path_factory, tales):
 SHORT = {"train.steps": 2, "train.batch": 8, "model.decoder_layers": 1, "data.vocab_size": 260, "task.eval_pairs": 4}
 
 
+def test_a_run_without_the_head_of_next_sentences_gets_a_new_one(tales, tmp_path):
+    encoder = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.nsp_head": False, "task.objective": "mlm"}
+    settings = {"model.kind": "bert", **encoder, "train.steps": 1}
+    first = harken.train(str(tales), out=tmp_path / "encoder", settings=settings)
+    overrides = {"from": str(first.path), "model.nsp_head": True, "task.objective": "nsp"}
+    _, trainer = prepare(choose(str(tales), overrides).recipe, ignore)
+    weights, expected = trainer.model.state_dict(), first.model.state_dict()
+    assert weights.keys() - expected.keys() == {"nsp_head.weight", "nsp_head.bias"}
+    assert all(torch.equal(weights[name].cpu(), tensor.cpu()) for name, tensor in expected.items())
+    with pytest.raises(BadSetting, match=r"model.mlm_head = False: from=.* has True"):  # a head is not dropped
+        prepare(choose(str(tales), overrides | {"model.mlm_head": False}).recipe, ignore)
+
+
 def test_a_bert_becomes_the_encoder_of_a_model_for_pairs(bert, pair_file, tmp_path):
     dataset, trainer = prepare(choose(str(pair_file), {**SHORT, "from": str(bert)}).recipe, ignore)
     first = harken.load(bert)

@@ -345,6 +345,20 @@ def test_graph_weight_mixes_the_attention_and_the_convolution():
     torch.testing.assert_close(model.W_y(h), convolution)
 
 
+def test_the_attention_can_read_the_output_of_the_convolutions():
+    """g s_i + (1 - g) sum_j (1 + cos(q_i, k_j)) s_j / sum_j (1 + cos(q_i, k_j)) with the smoothed states s."""
+    inputs, options = graph_inputs(**ALL_NODES), {"layers": 1, "heads": 1, "positions": "none", "graph_weight": 0.3}
+    model = build("branches", attention_input="convolutions", **options).eval()
+    s = s_0 = (inputs["x"] @ model.input_projection.W).relu()
+    for layer in model.convolutions:
+        s = layer(s, s_0, inputs["a"], inputs["message_passing"])
+    (attention,) = model.blocks
+    q, k = (F.normalize(W(s), dim=-1) for W in (attention.W_q, attention.W_k))
+    f = 1 + q @ k.T
+    expected = model.W_y(0.3 * s + 0.7 * (f / f.sum(1, keepdim=True)) @ s)
+    torch.testing.assert_close(model(**inputs), expected)
+
+
 def test_attention_to_all_nodes_reads_a_graph_without_distances_as_edges_only():
     with_distances, without = graph_inputs(reach=0), graph_inputs(**ALL_NODES)
     assert with_distances["hops"].shape == (N, N)

@@ -26,6 +26,7 @@ from harken.recipe import InitialWeights, Recipe, SettingsDict
 WEIGHTS = "model.safetensors"
 INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token ids
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
+NEW = ("nsp_head",)  # parts that a run may lack; they start from random weights
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
 DECODER_RATE, ENCODER_RATIO = 1e-3, 0.1  # of a new decoder; of a fine-tuned encoder, as a fraction of it
 PREFIXES = ("", "body.", "encoder.")  # of the names of a body in a run: of texts, with a head, with a decoder
@@ -95,7 +96,8 @@ def inherited_processor(recipe: Recipe) -> Processor | None:
     run_recipe = _recipe(recipe.start.run)
     run_fields, fields = vars(run_recipe.model), vars(recipe.model)
     for name in run_fields.keys() & fields.keys() - {"kind", *FREE}:
-        if run_fields[name] != fields[name] and recipe.start.transfer != "scratch":
+        is_new = name in NEW and not run_fields[name]
+        if run_fields[name] != fields[name] and recipe.start.transfer != "scratch" and not is_new:
             problem = f"from={recipe.start.run} has {run_fields[name]!r}, and its weights fit only that"
             raise BadSetting(f"model.{name} = {fields[name]!r}: {problem}; remove it, or set transfer=scratch")
     processor: Processor = run_recipe.data.load_processor(Path(recipe.start.run))
@@ -142,10 +144,13 @@ def _load(modules: list[nn.Module], start: InitialWeights) -> None:
 
 
 def _part(module: nn.Module, saved: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The weights of the module among those of a run; empty if they do not fit. New tokens keep their embeddings."""
+    """The weights of the module among those of a run; empty if they do not fit.
+
+    New tokens keep their embeddings, and new parts their weights.
+    """
     part = dict[str, Tensor]()
     for name, own in run_folder.weights(module).items():
-        tensor = saved.get(prefix + name)
+        tensor = saved.get(prefix + name, own if name.partition(".")[0] in NEW else None)
         if tensor is not None and name == "embed.weight" and len(tensor) < len(own):
             tensor = torch.cat([tensor, own[len(tensor) :].to(tensor)])
         if tensor is None or tensor.shape != own.shape:

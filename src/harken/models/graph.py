@@ -113,7 +113,11 @@ class GNN(GraphModel):
 
 
 class GraphTransformer(GraphModel):
-    """Nodes as tokens: features plus positions, attention and convolution as two branches, a linear output."""
+    """Nodes as tokens: features plus positions, attention and convolution as two branches, a linear output.
+
+    The attention reads the features, or the output of the convolutions. Then its weights depend on smoothed states, and
+    not on the features of single nodes, which memorize few labels.
+    """
 
     def __init__(self, settings: "GraphTransformerSettings", outputs: LabelOutputs) -> None:
         super().__init__()
@@ -131,8 +135,8 @@ class GraphTransformer(GraphModel):
             self.blocks = nn.ModuleList(settings.state_attention() for _ in range(settings.layers))
             self.norm = nn.Identity()
         self.convolutions = nn.ModuleList(settings.convolutions(outputs.edge_types))
-        self.graph_weight = settings.graph_weight if self.convolutions else 0.0
-        self.attends_smoothed = settings.attention_input == "convolutions"
+        self.graph_weight = settings.graph_weight
+        self.attends_to_smoothed = settings.attention_input == "convolutions"
         self.W_y = nn.Linear(d, outputs.n_outputs or d)
 
     def input_layer(self) -> nn.Module:
@@ -153,10 +157,10 @@ class GraphTransformer(GraphModel):
             h = h + self.pe_projection(pe)
         edges: Any = inputs | {"typed": typed}
         layout = self._with_bias(layout, hops, typed)
-        if not (g := self.graph_weight):  # no convolutions
+        if not self.convolutions:
             return self._attention(h, layout)
-        smoothed = self._convolution(h, **edges)
-        return (1 - g) * self._attention(smoothed if self.attends_smoothed else h, layout) + g * smoothed
+        smoothed, g = self._convolution(h, **edges), self.graph_weight
+        return (1 - g) * self._attention(smoothed if self.attends_to_smoothed else h, layout) + g * smoothed
 
     def _attention(self, h: Tensor, layout: Layout) -> Tensor:  # N d -> N d
         if self.state_attention:
@@ -289,7 +293,7 @@ class GraphTransformerSettings(GraphModelSettings):
         description="Transformer blocks, or attention with the states as values: softmax, or linear in the nodes",
     )
     attention_input: Literal["features", "convolutions"] = Field(
-        "features", description="states that the attention reads: the projected features, or those after the convolutions"
+        "features", description="input of the attention: the projected features, or the output of the convolutions"
     )
     reach: int = Field(1, ge=0, description="number of hops within which nodes attend to each other; 0: all nodes")
     convolution_layers: int = Field(0, ge=0, description="number of graph convolutions beside the attention")
