@@ -77,6 +77,17 @@ class CaptionInputs(NamedTuple):
     vocab_size: int  # with the end token
 
 
+class PairVocab(tuple[int, int]):
+    """The vocabulary sizes of source and target. The `temporary` ids before the edge token are words of one pair."""
+
+    temporary: int
+
+    def __new__(cls, source: int, target: int, temporary: int = 0) -> "PairVocab":
+        vocab = super().__new__(cls, (source, target))
+        vocab.temporary = temporary
+        return vocab
+
+
 TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

@@ -36,6 +36,7 @@ class RngStream(IntEnum):
     SCENE_HELD_OUT = 10
     SCENE_DRAW = 11
     SCENE_PIXELS = 12
+    UNKNOWN_WORDS = 14
     BOOTSTRAP = 13  # resamples of the examples of an evaluation
 
 

@@ -16,6 +16,8 @@ from harken.core import FULL, BlockConfig, FixedMemory, Stack, Structure, bigbir
 from harken.errors import BadSetting
 from harken.settings import Settings
 
+from .pointer import CopyStates, Pointer
+
 INIT_STD = 0.02  # standard deviation of the initial weights (GPT-2)
 DIALS = tomllib.loads((files("harken.models") / "dials.toml").read_text("utf-8"))  # model -> dials of its settings
 
@@ -241,8 +243,9 @@ class SourceMemory(Protocol):
 class EncoderDecoder(LanguageModel):
     """Language model of a target sentence given a source. The edge token starts and ends a target and ends a source.
 
-    `forward(tokens, *, source, source_lengths, pos, memory, lengths)` gives h; the memory stores nothing after a row's
-    `lengths`. The attention to the source is an attribute `cross`: a trace finds it by this name.
+    `forward(tokens, *, source, source_lengths, pos, memory, lengths)` gives h, or with a `pointer` the CopyStates; the
+    memory stores nothing after a row's `lengths`. The attention to the source is an attribute `cross`: a trace finds it
+    by this name.
     """
 
     encodes_edge: bool = True  # the encoder has a state for the edge token of a source
@@ -255,10 +258,24 @@ class EncoderDecoder(LanguageModel):
             fix = "set data.shared_vocab=true or model.share_embeddings=false"
             raise ValueError(f"share_embeddings: source and target have {vocab[0]} and {vocab[1]} tokens; {fix}")
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
+        self.pointer: Pointer | None
+        self.register_module("pointer", None)  # a model that copies replaces it
 
     def encode(self, source: Tensor, real: Tensor | None) -> Sequence[Tensor | FixedMemory]:  # B Ls
         """The encoded source, with the batch first; `real` is False at padding."""
         raise NotImplementedError
+
+    def logits(self, h: Tensor | CopyStates) -> Tensor:  # ... d -> ... vocab
+        """The scores of the next token; of a model that copies their logarithms are normalized: ln p."""
+        if isinstance(h, CopyStates):
+            assert self.pointer is not None
+            return self.pointer.log_probabilities(h, super().logits(h.h))
+        return super().logits(h)
+
+    def copy_losses(self, h: CopyStates, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:  # B L
+        """-ln p of each target of a model that copies, plain and with label smoothing."""
+        assert self.pointer is not None
+        return self.pointer.losses(h, super().logits(h.h), targets, smoothing)
 
     def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:  # B Ls -> B Ls d
         """The outputs of the encoder for the tokens of a source."""

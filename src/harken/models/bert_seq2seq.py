@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from harken.core import FixedMemory, Sinusoid, Stack, keep
 
 from . import bert, init_weights, scale_residual_init
+from .pointer import CopySettings, Pointer
 from .seq2seq import DecoderOfEncoder
 
 
-class BERTSeq2SeqSettings(bert.BERTSettings):
+class BERTSeq2SeqSettings(CopySettings, bert.BERTSettings):
     """Settings of a BERT with a text decoder."""
 
     body_prefix: ClassVar[str] = "encoder."
@@ -60,9 +61,11 @@ class BERTSeq2Seq(DecoderOfEncoder):
         self.encoder = bert.BERT(settings, vocab[0])  # before `embed`: shared weights are stored under its name
         self.embed, self.head = self.encoder.embed if settings.share_embeddings else embed, head
         self.head.weight = self.embed.weight
+        if settings.copy:
+            self.pointer = Pointer(settings.d, vocab).apply(init_weights)
 
     def encode(self, source: Tensor, real: Tensor | None) -> list[FixedMemory]:  # B Ls
-        return self.stack.source_memory(self.encoder_states(source, real))
+        return self.source_memory(self.encoder_states(source, real), source)
 
     def encoder_states(self, source: Tensor, real: Tensor | None) -> Tensor:
         assert real is not None

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from harken.core import Editor, Layout, Similarity, Watchable, attend
+from harken.core import Editor, FixedMemory, Layout, Similarity, Watchable, attend
 
 from . import EncodedSource, EncoderDecoder
+from .pointer import CopyStates
 
 
 class DecoderState:
@@ -57,12 +58,12 @@ class StatefulDecoder(EncoderDecoder):
         pos: Tensor | None = None,
         memory: DecoderState | None = None,
         lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
-    ) -> Tensor:  # B L d
+    ) -> Tensor | CopyStates:  # B L d
         state = memory or self.initial_state(len(tokens), source, source_lengths)
         h, after = self.decode(tokens, state, pos, lengths)
         if memory is not None:
             memory.write(after)
-        return h
+        return h if self.pointer is None else self.pointer(h, FixedMemory(*state.source.encoded[-2:]), state.source.structure)
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:  # B L d, B n -> B n d

@@ -17,6 +17,7 @@ from harken.errors import BadSetting
 from . import DIALS, ModelSettings
 from .decoder_state import CrossAttention, DecoderState, StatefulDecoder, gather_positions
 from .gpt import SIMILARITIES
+from .pointer import CopySettings, Pointer
 from .rnn import CELLS, run_cell
 
 STEP_CELLS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -66,7 +67,7 @@ class LSTMSeq2SeqSettings(RNNSeq2SeqSettings):
     cell: Literal["lstm"] = Field("lstm", description="recurrent cell")
 
 
-class RNNAttentionSettings(RecurrentSeq2SeqSettings):
+class RNNAttentionSettings(CopySettings, RecurrentSeq2SeqSettings):
     """Settings of two RNNs connected by attention (Bahdanau 2014)."""
 
     kind: Literal["rnn-attention"] = "rnn-attention"
@@ -149,7 +150,7 @@ class RNNSeq2Seq(StatefulDecoder):
     def initial_state(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> DecoderState:
         """Encode the sources and compute the initial states of B texts, B / len(source) for each source."""
         encoded_source = self.encode_source(source, source_lengths)
-        c = encoded_source.encoded[-1]
+        c = encoded_source.encoded[0]
         state = torch.tanh(self.first_state(c)).unflatten(-1, (self.n_parts, self.layers, -1))
         return DecoderState(state.repeat_interleave(B // len(c), 0).unbind(1), encoded_source)
 
@@ -179,6 +180,11 @@ def _run(cell: nn.Module, x: Tensor, parts: Sequence[Tensor], lengths: Tensor | 
 class RNNAttention(RNNSeq2Seq):
     """Encoder, attention to its states at each step, decoder. Upper layers run over the full sequence."""
 
+    def __init__(self, settings: RNNAttentionSettings, vocab: tuple[int, int]) -> None:
+        super().__init__(settings, vocab)
+        if settings.copy:
+            self.pointer = Pointer(settings.d, vocab)
+
     def _build_decoder(self, settings: RecurrentSeq2SeqSettings) -> None:
         assert isinstance(settings, RNNAttentionSettings)
         d, n_upper = settings.d, settings.layers - 1
@@ -190,10 +196,11 @@ class RNNAttention(RNNSeq2Seq):
     def encode(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         H, c = self._run_encoder(source, real)
         H = self.dropout(H)
-        return [self.cross.keys(H), H, c]
+        pointed = None if self.pointer is None else self.pointer.memory(H, source)
+        return [c, self.cross.keys(H), H, *(() if pointed is None else (pointed.k, pointed.v))]
 
     def run_cells(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
-        k, v, _ = state.source.encoded
+        _, k, v, *_ = state.source.encoded
         layout = state.source.structure.layout(len(k), len(y) // len(k), k.shape[1], y.device)
         parts: Any = tuple(part[:, 0] for part in state.parts)
         states, contexts = [], []

@@ -24,9 +24,10 @@ from . import (
     is_frozen,
     scale_residual_init,
 )
+from .pointer import CopySettings, CopyStates, Pointer
 
 
-class TransformerSettings(gpt.GPTSettings):
+class TransformerSettings(CopySettings, gpt.GPTSettings):
     """Settings of an encoder-decoder Transformer. Its decoder has the settings of a GPT."""
 
     body_kind: ClassVar[str] = ""
@@ -92,7 +93,7 @@ class TransformerDecoder(EncoderDecoder):
         pos: Tensor | None = None,
         memory: DecoderMemory | None = None,
         lengths: Tensor | None = None,
-    ) -> Tensor:  # B L d
+    ) -> Tensor | CopyStates:  # B L d
         encoded = self.encode_source(source, source_lengths) if memory is None else memory.source
         return self.decode(tokens, encoded, self.structure, pos, memory)
 
@@ -103,13 +104,19 @@ class TransformerDecoder(EncoderDecoder):
         structure: Structure,
         pos: Tensor | None = None,
         memory: DecoderMemory | None = None,
-    ) -> Tensor:  # B L d
+    ) -> Tensor | CopyStates:  # B L d
         """The hidden states of the target tokens after the encoded source."""
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         x = self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos)
         x, layers = self.dropout(self.input_projection(x)), memory and memory.layers
         cross = {"source": source.encoded, "source_structure": source.structure}
-        return self.norm(self.stack(x, structure=structure, pos=pos, memory=layers, **cross))
+        h: Tensor = self.norm(self.stack(x, structure=structure, pos=pos, memory=layers, **cross))
+        return h if self.pointer is None else self.pointer(h, source.encoded[-1], source.structure)
+
+    def source_memory(self, H: Tensor, words: Tensor) -> list[FixedMemory]:  # B Ls d, B Ls
+        """Keys and values of an encoded source for the cross-attention of each layer, then for the pointer."""
+        layers = self.stack.source_memory(H)
+        return layers if self.pointer is None else [*layers, self.pointer.memory(H, words)]
 
     def memory(
         self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
@@ -156,12 +163,14 @@ class Seq2Seq(TransformerDecoder):
             scale_residual_init(stack, sublayers)
         if settings.tie_embeddings:
             self.head.weight = self.embed.weight
+        if settings.copy:
+            self.pointer = Pointer(settings.d, vocab).apply(init_weights)
 
     def encode(
         self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, packed: Structure | None = None
     ) -> list[FixedMemory]:
         """Keys and values of the encoded source for the cross-attention of each decoder layer."""
-        return self.stack.source_memory(self.encoder_states(source, real, pos, packed))
+        return self.source_memory(self.encoder_states(source, real, pos, packed), source)
 
     def encoder_states(
         self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, packed: Structure | None = None
@@ -183,7 +192,7 @@ class Seq2Seq(TransformerDecoder):
         packed: PackedPairs | None = None,
         memory: DecoderMemory | None = None,
         lengths: Tensor | None = None,
-    ) -> Tensor:  # B L d
+    ) -> Tensor | CopyStates:  # B L d
         if packed is None or source is None:
             return super().forward(tokens, source=source, source_lengths=source_lengths, pos=pos, memory=memory)
         pos, doc, source_pos, source_doc = packed

@@ -13,6 +13,7 @@ from harken.data.batch import IGNORE, Array, Batch, PackedDocuments, Streams, Wi
 from harken.data.text.source import TextData
 from harken.errors import BadSetting
 from harken.models import LanguageModel, ModelSettings
+from harken.models.pointer import CopyStates
 from harken.models.rnn import RecurrentState
 
 from . import Baseline, Loss, Metrics, Score, Task, TaskSettings, evaluating
@@ -196,6 +197,10 @@ def _training_batches(data: TextData, L: int, rows: int, seed: int) -> Windows |
 def nll(model: LanguageModel, batch: Batch, memory: object = None, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The summed -ln p of the targets, smoothed and with gradients; and that of each row, plain and without: B."""
     h = model(batch.tokens, memory=memory, **batch.model_inputs())  # B L d
+    if isinstance(h, CopyStates):
+        real = batch.targets != IGNORE
+        losses, smoothed = model.copy_losses(h, batch.targets.clamp_min(0), smoothing)
+        return (smoothed * real).sum(), (losses.detach() * real).sum(1)
     if not isinstance(model.head, nn.Linear):  # a quantized head rounds its input, too
         h = model.head.rounded(h)
     W, targets, bias = model.head.weight, batch.targets.flatten(), model.head_bias

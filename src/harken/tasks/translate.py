@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, repeat
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
 
 import numpy as np
@@ -70,6 +71,7 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         if dict(model).get("share_embeddings") and data.tokenizers.source is not data.tokenizers.target:
             fix = "set model.share_embeddings=false or data.shared_vocab=true"
             raise BadSetting(f"model.share_embeddings=true: source and target have different vocabularies; {fix}")
+        self._check_copying(data, model)
         if self.packed and not model.supports_packing:
             raise BadSetting("task.packed=true: needs a Transformer model; set task.packed=false")
         if self.packed and data.settings.bpe_dropout:
@@ -83,6 +85,20 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         task = TranslateTask(self, data, batches)
         task.truncated, task.overflow, task.fixed_shapes = truncated, overflow, self.packed
         return task
+
+
+    def _check_copying(self, data: PairData, model: ModelSettings) -> None:
+        """Raise for settings that do not fit to copying."""
+        copies, n_unknown = dict(model).get("copy", False), data.settings.unknown_words
+        if copies and data.tokenizers.source is not data.tokenizers.target:
+            problem = "a word must be the same token on both sides"
+            raise BadSetting(f"model.copy=true: {problem}; set data.target_tokenizer={data.settings.tokenizer}")
+        if n_unknown and not copies:
+            fix = "set model.copy=true or data.unknown_words=0"
+            raise BadSetting(f"data.unknown_words={n_unknown}: only a model that copies can generate them; {fix}")
+        if n_unknown and (self.packed or self.grammar != "none"):
+            other = "task.packed=true" if self.packed else f"task.grammar={self.grammar}"
+            raise BadSetting(f"data.unknown_words={n_unknown}: not compatible with {other}; set only one of them")
 
 
 class PaddedBatches(TrainingBatches[Batch], Protocol):
@@ -122,10 +138,13 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         n_sources = min(QUICK_SOURCES if quick else settings.eval_pairs or len(pairs), len(pairs))
         search = SearchSettings(beam=1 if quick else settings.beam, max_new_tokens=settings.max_new_tokens)
         sources = [pairs.source[n] for n in range(n_sources)]
-        constraints = grammar_constraints(settings.grammar, self.data.tokenizers.target, pairs.sources[:n_sources])
+        constraints: dict[str, Any] = {
+            **grammar_constraints(settings.grammar, self.data.tokenizers.target, pairs.sources[:n_sources])
+        }
+        words = {"words": pairs.words[:n_sources]} if self.data.tokenizers.n_temporary else {}
         with evaluating(model):
             losses, counts = self._pair_losses(model, split, QUICK_PAIRS if quick else len(pairs))
-            texts = self.generate(model, sources, search, **constraints)
+            texts = self.generate(model, sources, search, **constraints, **words)
             text_metrics, notes = self.text_metrics(texts, pairs.references)
             if constraints and not quick:
                 texts_without = self.generate(model, sources[:QUICK_SOURCES], search)
@@ -174,13 +193,19 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         return np.concatenate(losses)[rows], np.concatenate(counts)[rows]
 
     def generate(
-        self, model: EncoderDecoder, sources: Sequence[Array], search: SearchSettings, **options: Unpack[TargetOptions]
+        self,
+        model: EncoderDecoder,
+        sources: Sequence[Array],
+        search: SearchSettings,
+        words: Sequence[Sequence[str]] = (),
+        **options: Unpack[TargetOptions],
     ) -> list[str]:
-        """The best target of each source (token ids without the edge mark)."""
+        """The best target of each source (token ids without the edge mark); `words`: its temporary words."""
         ids, tokenizers = [[*source.tolist(), self.data.vocab[0] - 1] for source in sources], self.data.tokenizers
         options["banned_ids"] = banned_token_ids(tokenizers.target)
         hypotheses = BeamSearch(model).search_all(ids, search, **options)
-        return [tokenizers.decode_target(best[0].tokens) if best else "" for best in hypotheses]
+        rows = zip(hypotheses, words or repeat(()), strict=bool(words))
+        return [tokenizers.decode_target(best[0].tokens, known) if best else "" for best, known in rows]
 
     def text_metrics(self, texts: list[str], references: generation.References) -> tuple[Metrics, dict[str, object]]:
         """The metrics of these targets of the first sources of a split, and notes for the protocol."""
@@ -253,8 +278,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         if (first := generation.lead_1(sources)) != sources:
             baselines["first sentence"] = first
         if self.data.has_train:
-            train, tokenizers = self.data.train.target, self.data.tokenizers
-            targets = (tokenizers.decode_target(train[n]) for n in range(min(len(train), BASELINE_PAIRS)))
+            targets = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
         rows = self.text_baselines(baselines, pairs.references)
         return {name: row._replace(outcomes=self.by_unit(split, row.outcomes)) for name, row in rows.items()}

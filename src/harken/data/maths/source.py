@@ -5,7 +5,7 @@ and a fixed distribution, and are never trained on.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -194,7 +194,7 @@ class MathsTokenizers(PairTokenizers):
     def unknown_pieces(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
         return []  # parsing refuses unknown input
 
-    def encode_target(self, text: str) -> Array:
+    def encode_target(self, text: str, words: Sequence[str] = ()) -> Array:
         try:
             return np.array(self.problem.parse_target(text))
         except BadInput:
@@ -202,10 +202,10 @@ class MathsTokenizers(PairTokenizers):
                 raise
             return self.target.encode(text).astype(np.int64)  # an invalid answer, token by token
 
-    def decode_source(self, ids: Iterable[int]) -> str:
+    def decode_source(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
         return self.problem.format_source(ids)
 
-    def decode_target(self, ids: Iterable[int]) -> str:
+    def decode_target(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
         target_ids = list(map(int, ids))
         end = target_ids.index(self.target.vocab) if self.target.vocab in target_ids else len(target_ids)
         return self.problem.format_target(target_ids[:end])

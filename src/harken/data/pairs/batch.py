@@ -17,6 +17,7 @@ from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.tokenizers.pairs import BPEDropout
 
 from .source import Pairs
+from .unknown_words import UnknownWords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +68,23 @@ class LengthBuckets:
 class PairBatches(LengthBuckets):
     """The training batches of one epoch."""
 
-    def __init__(self, pairs: Pairs, rows: int, *, seed: int, dropouts: Sequence[BPEDropout | None] = ()) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        rows: int,
+        *,
+        seed: int,
+        dropouts: Sequence[BPEDropout | None] = (),
+        unknown: UnknownWords | None = None,
+    ) -> None:
         super().__init__(pairs.source.lengths + 1, pairs.target.lengths + 1, rows, seed)  # with the edge token
-        self.pairs, self.dropouts = pairs, dropouts
+        self.pairs, self.dropouts, self.unknown = pairs, dropouts, unknown
 
     def batch(self, epoch: int, step: int) -> PairBatch:
         indices = self.picks(epoch, step)
         sides = zip((self.pairs.source, self.pairs.target), self.dropouts or (None, None), strict=True)
         ids = [dropout.gather(indices, epoch) if dropout else side.gather(indices) for side, dropout in sides]
+        ids = self.unknown.replace(*ids, epoch, step) if self.unknown else ids
         return collate_pairs(self.pairs, indices, ids)
 
 

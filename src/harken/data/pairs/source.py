@@ -4,11 +4,11 @@ Splits are by source sentence: all translations of a sentence are in one split, 
 references. A hash of the sentence decides the split, so adding lines moves no other pair.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -60,6 +60,7 @@ class Pairs:
     groups: list[str] = field(default_factory=list)  # value of data.group of each source, if set
     units: list[str] = field(default_factory=list)  # value of data.split_group of each source, if set
     overflow: Overflow = field(default_factory=lambda: Overflow.of((), None))  # truncated sentences
+    words: list[tuple[str, ...]] = field(default_factory=list)  # temporary words of each pair, with data.unknown_words
 
     def __len__(self) -> int:
         return len(self.source)
@@ -87,17 +88,21 @@ class PairData(SplitData[PairTokenizers, Pairs]):
     def batches(self, rows: int, seed: int) -> "PairBatches":
         """The training batches, each with about as many tokens as `rows` pairs."""
         from .batch import PairBatches  # imports torch late
+        from .unknown_words import UnknownWords
 
         rate, options = self.settings.bpe_dropout, {"seed": seed, "max_length": self.settings.max_length}
         sides = zip(self.processor.sides, (self.train.source, self.train.target), strict=True)
         dropouts = [BPEDropout(t, side, rate, **options) if rate and t.kind == "bpe" else None for t, side in sides]
-        return PairBatches(self.train, rows, seed=seed, dropouts=dropouts)
+        numbers = self.settings.unknown_words, self.settings.unknown_rate, seed
+        unknown = UnknownWords(self.train.source, self.train.target, *numbers) if numbers[0] else None
+        return PairBatches(self.train, rows, seed=seed, dropouts=dropouts, unknown=unknown)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The training pairs, decoded."""
-        decode_source, decode_target = self.processor.decode_source, self.processor.decode_target
-        for n in range(len(self.train)):
-            yield decode_source(self.train.source[n]), decode_target(self.train.target[n])
+        train, decode_source, decode_target = self.train, self.processor.decode_source, self.processor.decode_target
+        for n in range(len(train)):
+            words = train.words[n] if train.words else ()
+            yield decode_source(train.source[n], words), decode_target(train.target[n], words)
 
     def overlap(self) -> int:
         """Number of held-out sources that are also in train."""
@@ -155,6 +160,15 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     bpe_dropout: float = Field(
         0.0, ge=0, lt=1, description="BPE-dropout: fraction of merges skipped in training, drawn anew in each epoch"
     )
+    unknown_words: int = Field(
+        0, ge=0, le=1000, description="words of a source outside the vocabulary that its target can copy (model.copy)"
+    )
+    unknown_rate: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="unknown_words: fraction of the copied words that count as unknown in training, drawn anew per epoch",
+    )
     max_length: int = Field(
         100,
         ge=1,
@@ -179,6 +193,14 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             raise ValueError("only the bpe tokenizer has merges to drop; set data.tokenizer=bpe")
         return dropout
 
+    @field_validator("unknown_words")
+    @classmethod
+    def _check_unknown_words(cls, count: int, context: ValidationInfo) -> int:
+        kinds = {context.data.get("tokenizer"), context.data.get("target_tokenizer") or context.data.get("tokenizer")}
+        if count and not (kinds in ({"word"}, {"symbol"}) and context.data.get("shared_vocab")):
+            raise ValueError("only one tokenizer of words for both sides has them; set data.tokenizer=word or symbol")
+        return count
+
     def with_absolute_paths(self) -> Self:
         folder, sides = self.train or self.path, ["source", "target"]
         if folder:  # source and target are files, languages or columns
@@ -186,7 +208,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         return super().with_absolute_paths()._with_absolute(*sides)
 
     def load_processor(self, folder: Path) -> PairTokenizers:
-        return PairTokenizers.load(folder, self._kinds)
+        return PairTokenizers.load(folder, self._kinds, n_temporary=self.unknown_words)
 
     @property
     def _kinds(self) -> tuple[str, str]:
@@ -225,6 +247,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         if not isinstance(tokenizer, PairTokenizers):
             known = tokenizer if isinstance(tokenizer, Tokenizer) else None  # of the encoder, from another run
             options: Any = {"shared_vocab": self.shared_vocab, "listen": listen, "source": known}
+            options["n_temporary"] = self.unknown_words
             tokenizer = PairTokenizers.train(
                 lambda: pair_blocks(train_pairs()), self._kinds, self.vocab_size, **options
             )
@@ -349,30 +372,38 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     ) -> tuple[Pairs, Array, int]:
         """The pairs within max_length, the sorted hashes of their sources, and the number of longer pairs."""
         sides: tuple[list[tuple[Array, Array]], ...] = ([], [])
-        hashes, n_too_long = [], 0
+        hashes, words, n_too_long = [], list[tuple[str, ...]](), 0
         for n, block in enumerate(pair_blocks(pairs)):
-            encoded = tokenizers.encode_pairs(*zip(*block, strict=True))
+            *encoded, block_words = tokenizers.encode_pairs(*zip(*block, strict=True))
             fits = np.logical_and(*(lengths <= self.max_length for _, lengths in encoded))
             for side, (ids, lengths) in zip(sides, encoded, strict=True):
                 side.append((ids[np.repeat(fits, lengths)], lengths[fits]))
+            words += compress(block_words, fits)
             hashes.append(np.fromiter((split_hash(source) for source, _ in block), np.uint64, len(block))[fits])
             n_too_long += len(block) - int(fits.sum())
             listen("encode", done=min(total, (n + 1) * PAIRS_PER_BLOCK), total=total, unit="pairs")
         listen("encode", done=total, total=total, unit="pairs")
-        source, target = (RaggedTokens.from_blocks(side, t) for side, t in zip(sides, tokenizers.sides, strict=True))
-        return Pairs(source, target), np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])), n_too_long
+        source, target = self._ragged(sides, tokenizers)
+        return Pairs(source, target, words=words), np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])), n_too_long
 
     def _encode_held_out(
         self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str], units: dict[str, str]
     ) -> Pairs:
         """A held-out split: every source, truncated to max_length."""
-        encoded = tokenizers.encode_pairs(texts, [references[0] for references in texts.values()])
-        sides = [RaggedTokens.from_blocks([block], t) for block, t in zip(encoded, tokenizers.sides, strict=True)]
+        *encoded, words = tokenizers.encode_pairs([*texts], [references[0] for references in texts.values()])
+        sides = self._ragged([[block] for block in encoded], tokenizers)
         remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
         overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
         source, target = (side.truncate(self.max_length) for side in sides)
         named, dependent = ([x.get(source, "") for source in texts] if x else [] for x in (groups, units))
-        return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow)
+        return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow, words)
+
+    def _ragged(
+        self, sides: Sequence[Iterable[tuple[Array, Array]]], tokenizers: PairTokenizers
+    ) -> list[RaggedTokens]:
+        """The blocks of both sides."""
+        pairs = zip(sides, tokenizers.sides, strict=True)
+        return [RaggedTokens.from_blocks(blocks, tokenizer, tokenizers.n_temporary) for blocks, tokenizer in pairs]
 
 
 def _draw_sources(

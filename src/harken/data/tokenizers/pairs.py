@@ -5,11 +5,11 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,10 @@ import tokenizers
 
 from harken.data.pairs.files import normalize_text
 from harken.events import Listener
+from harken.settings import PairVocab
 
 from . import pretrained
+from .spec import UNK
 from .tokenizer import Tokenizer, train_or_load_tokenizer
 
 FILES = ("tokenizer.json", "tokenizer.target.json")
@@ -49,29 +51,69 @@ class SymbolTokenizer(Tokenizer):
     """Words between white space including punctuation, such as "(NP"; its tokenizer.json is that of words."""
 
 
+class EncodedPairs(NamedTuple):
+    """Concatenated ids of sentences and their lengths, of both sides; and the temporary words of each pair, if any."""
+
+    source: tuple[Array, Array]
+    target: tuple[Array, Array]
+    words: list[tuple[str, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class PairTokenizers:
     """The tokenizers of source and target; the same object if they share a vocabulary.
 
     Each side has one more id than its tokenizer, the boundary token: it ends a source, and starts and ends a target.
     A WordPiece source has the special tokens of BERT before it: [CLS] source [SEP].
+
+    The `n_temporary` ids before the boundary token stand for the temporary words of a pair: the words of its source
+    that are not in the vocabulary, in the order of their first occurrence. Both sides then share a vocabulary.
     """
 
     source: Tokenizer
     target: Tokenizer
+    n_temporary: int = field(default=0, kw_only=True)
 
     @property
     def sides(self) -> tuple[Tokenizer, Tokenizer]:
         return self.source, self.target
 
     @property
-    def vocab(self) -> tuple[int, int]:
-        return self.source.vocab + 1, self.target.vocab + 1
+    def vocab(self) -> PairVocab:
+        n = self.n_temporary
+        return PairVocab(self.source.vocab + n + 1, self.target.vocab + n + 1, n)
 
     def encode_source(self, text: str) -> Array:
         """Ids of a sentence with the boundary token appended."""
-        ids, _ = self.encode_sources([normalize_text(text)])
-        return np.append(ids.astype(np.int64), self.source.vocab)
+        line = normalize_text(text)
+        ids, _ = self._with_temporary_ids([line], self.encode_sources([line]), [self.temporary_words(line)])
+        return np.append(ids.astype(np.int64), self.vocab[0] - 1)
+
+    def temporary_words(self, line: str) -> tuple[str, ...]:
+        """The words of a normalized source that have a temporary id."""
+        return tuple(islice(dict.fromkeys(self._unknown_words(line)), self.n_temporary)) if self.n_temporary else ()
+
+    def _unknown_words(self, line: str) -> list[str]:
+        """The words of a line that the vocabulary does not have, in order, with repetitions."""
+        (line,) = _pretokenized(self.source, [line])
+        pieces = zip(self.source.split(line), self.source.encode(line).tolist(), strict=True)
+        return [piece for piece, i in pieces if i == self.source.unk_id]
+
+    def _with_temporary_ids(
+        self, lines: Sequence[str], block: tuple[Array, Array], words: Sequence[Sequence[str]]
+    ) -> tuple[Array, Array]:
+        """The ids of these lines, with the temporary id of each unknown word that is among the words of its line."""
+        ids, lengths = block
+        if not any(words):
+            return block
+        ids, ends = ids.astype(np.uint32), np.cumsum(lengths)
+        unknown = np.flatnonzero(ids == self.source.unk_id)
+        rows = np.searchsorted(ends, unknown, side="right")
+        for row in np.unique(rows).tolist():
+            numbers = {word: self.source.vocab + n for n, word in enumerate(words[row])}
+            found = [numbers.get(word, self.source.unk_id) for word in self._unknown_words(lines[row])]
+            ids[unknown[rows == row]] = found
+        return ids, lengths
 
     def encode_sources(self, lines: Iterable[str]) -> tuple[Array, Array]:
         """Concatenated ids of normalized sources without boundary tokens, and their lengths."""
@@ -82,9 +124,14 @@ class PairTokenizers:
         special = np.repeat([[self.source.cls_id], [self.source.sep_id]], len(lengths), 1).T.flatten()
         return np.insert(ids, np.stack([ends - lengths, ends], 1).flatten(), special), lengths + 2
 
-    def encode_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> list[tuple[Array, Array]]:
-        """Concatenated ids of normalized sentences without boundary tokens, and their lengths, of both sides."""
-        return [self.encode_sources(sources), encode_lines(self.target, targets)]
+    def encode_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> EncodedPairs:
+        """Normalized sentences, without boundary tokens."""
+        source, target = self.encode_sources(sources), encode_lines(self.target, targets)
+        if not self.n_temporary:
+            return EncodedPairs(source, target, [])
+        words = [self.temporary_words(line) for line in sources]
+        encode = self._with_temporary_ids
+        return EncodedPairs(encode(sources, source, words), encode(targets, target, words), words)
 
     def source_spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """A source as it is encoded, and the characters behind each of its tokens."""
@@ -92,21 +139,40 @@ class PairTokenizers:
         return line, self.source.spans(line)
 
     def unknown_pieces(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
-        """The unknown pieces of a text for the source (or the given) tokenizer, each once."""
+        """The unknown pieces of a text for the source (or the given) tokenizer, each once, without temporary words."""
+        known = () if tokenizer else self.temporary_words(normalize_text(text))
         tokenizer = tokenizer or self.source
         (line,) = _pretokenized(tokenizer, [normalize_text(text)])
-        return list(dict.fromkeys(piece.replace(JOINER, "") for piece in tokenizer.unknown_pieces(line)))
+        pieces = (piece for piece in tokenizer.unknown_pieces(line) if piece not in known)
+        return list(dict.fromkeys(piece.replace(JOINER, "") for piece in pieces))
 
-    def encode_target(self, text: str) -> Array:
-        """Ids of a sentence without boundary tokens."""
-        return encode_lines(self.target, [normalize_text(text)])[0].astype(np.int64)
+    def encode_target(self, text: str, words: Sequence[str] = ()) -> Array:
+        """Ids of a sentence without boundary tokens; `words` are the temporary words of its source."""
+        line = normalize_text(text)
+        return self._with_temporary_ids([line], encode_lines(self.target, [line]), [words])[0].astype(np.int64)
 
-    def decode_source(self, ids: Iterable[int]) -> str:
-        return _decode(self.source, ids)
+    def decode_source(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
+        """Text of the ids up to the first boundary token; `words` are the temporary words of this source."""
+        return self._decode(self.source, ids, words)
 
-    def decode_target(self, ids: Iterable[int]) -> str:
-        """Text of the ids up to the first boundary token."""
-        return _decode(self.target, ids)
+    def decode_target(self, ids: Iterable[int], words: Sequence[str] = ()) -> str:
+        """Text of the ids up to the first boundary token; `words` are the temporary words of its source."""
+        return self._decode(self.target, ids, words)
+
+    def _decode(self, tokenizer: Tokenizer, ids: Iterable[int], words: Sequence[str]) -> str:
+        text_ids, edge = [int(i) for i in ids], tokenizer.vocab + self.n_temporary
+        text_ids = text_ids[: text_ids.index(edge)] if edge in text_ids else text_ids
+        if any(i >= tokenizer.vocab for i in text_ids):  # of words: a tokenizer with temporary ids is one of words
+            text = " ".join(self.token_texts(tokenizer, text_ids, words))
+        else:
+            special = (*tokenizer.prefix_ids, tokenizer.cls_id, tokenizer.sep_id)
+            text = tokenizer.decode([i for i in text_ids if i not in special])
+        return attach_punctuation(text) if tokenizer.kind == "word" else text
+
+    def token_texts(self, tokenizer: Tokenizer, ids: Iterable[int], words: Sequence[str]) -> list[str]:
+        """Text of each token of one side, with the temporary words of its pair; a number without a word is <unk>."""
+        numbers = dict(enumerate(words, tokenizer.vocab))
+        return [numbers.get(i, UNK) if i >= tokenizer.vocab else tokenizer.token_texts([i])[0] for i in map(int, ids)]
 
     @classmethod
     def train(
@@ -118,6 +184,7 @@ class PairTokenizers:
         shared_vocab: bool,
         listen: Listener,
         source: Tokenizer | None = None,
+        n_temporary: int = 0,
     ) -> "PairTokenizers":
         """Train on blocks of normalized pairs; shared_vocab: one tokenizer if both sides are of one kind.
 
@@ -136,7 +203,7 @@ class PairTokenizers:
 
         if shared_vocab and kinds[0] == kinds[1]:
             shared = source or train_side(kinds[0], 0, 1)
-            return cls(shared, shared)
+            return cls(shared, shared, n_temporary=n_temporary)
         return cls(source or train_side(kinds[0], 0), train_side(kinds[1], 1))
 
     def files(self) -> dict[str, bytes]:
@@ -145,20 +212,11 @@ class PairTokenizers:
         return {name: tokenizer.json for name, tokenizer in zip(names, self.sides, strict=False)}
 
     @classmethod
-    def load(cls, folder: Path, kinds: tuple[str, str] = ("", "")) -> "PairTokenizers":
+    def load(cls, folder: Path, kinds: tuple[str, str] = ("", ""), *, n_temporary: int = 0) -> "PairTokenizers":
         paths = [folder / name for name in FILES if name == FILES[0] or (folder / name).exists()]
         loaders = [SymbolTokenizer.load if kind == "symbol" else pretrained.load_tokenizer for kind in kinds]
         tokenizers = [load(path) for load, path in zip(loaders, paths, strict=False)]
-        return cls(tokenizers[0], tokenizers[-1])
-
-
-def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    text_ids = [int(i) for i in ids]
-    text_ids = text_ids[: text_ids.index(tokenizer.vocab)] if tokenizer.vocab in text_ids else text_ids
-    text = tokenizer.decode(
-        [i for i in text_ids if i not in (*tokenizer.prefix_ids, tokenizer.cls_id, tokenizer.sep_id)]
-    )
-    return attach_punctuation(text) if tokenizer.kind == "word" else text
+        return cls(tokenizers[0], tokenizers[-1], n_temporary=n_temporary)
 
 
 def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> tuple[Array, Array]:
@@ -191,10 +249,13 @@ class RaggedTokens:
     edge: int
 
     @classmethod
-    def from_blocks(cls, blocks: Iterable[tuple[Array, Array]], tokenizer: Tokenizer) -> "RaggedTokens":
+    def from_blocks(
+        cls, blocks: Iterable[tuple[Array, Array]], tokenizer: Tokenizer, n_temporary: int = 0
+    ) -> "RaggedTokens":
         """From blocks of ids and sentence lengths."""
         ids, lengths = zip((np.empty(0, tokenizer.dtype), [0]), *blocks, strict=True)
-        return cls(np.concatenate(ids), np.cumsum(np.concatenate(lengths), dtype=np.int64), tokenizer.vocab)
+        starts = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        return cls(np.concatenate(ids), starts, tokenizer.vocab + n_temporary)
 
     def __len__(self) -> int:
         return len(self.starts) - 1

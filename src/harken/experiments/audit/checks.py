@@ -54,7 +54,9 @@ class Probe:
         inputs = inputs if "memory" in inputs else {**self.source_inputs(len(tokens)), **inputs}
         enabled = grad or self.model.training
         with torch.set_grad_enabled(enabled), record_calls(self.model, enabled=self.record) as calls:
-            return OutputSlice(self.model(tokens, **inputs), calls)
+            h = self.model(tokens, **inputs)
+            # of a model that copies p, because the lengths of the sources differ
+            return OutputSlice(h if isinstance(h, Tensor) else self.model.logits(h).exp(), calls)
 
     def tokens(self, B: int, L: int) -> Tensor:
         return torch.randint(self.model.vocab, (B, L), generator=self.rng)

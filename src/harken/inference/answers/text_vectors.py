@@ -87,7 +87,7 @@ def text_reader(run: LoadedModel) -> TextReader:
 def source_reader(run: LoadedModel) -> TextReader:
     """The reader of the sources of an encoder-decoder; of a line with a tab, the source is the text before it."""
     model, tokenizers = cast(EncoderDecoder, run.model), cast(PairTokenizers, run.tokenizer)
-    (prefix, suffix), edge = boundary_tokens(tokenizers.source), tokenizers.source.vocab
+    (prefix, suffix), edge = boundary_tokens(tokenizers.source), tokenizers.vocab[0] - 1
 
     def states(tokens: Tensor, *, lengths: Tensor) -> Tensor:
         return model.encoder_states(tokens, model.source_mask(tokens, lengths))

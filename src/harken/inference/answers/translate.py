@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from harken.core import View, watching
+from harken.data.pairs.files import normalize_text
 from harken.data.pairs.trees import is_tree_prefix
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.decode.beam import SearchSettings
@@ -61,21 +62,25 @@ def translations(
     sources = encode_sources(finder.model, tokenizers, [texts[n] for n in rows], listen)
     targets = grammar_constraints(task.grammar, tokenizers.target, [texts[n] for n in rows])
     targets |= {"banned_ids": banned_token_ids(tokenizers.target), "indices": [index + n for n in rows]}
-    targets["prefixes"] = [_prefix_ids(tokenizers, prefix)] * len(rows) if prefix else None
+    words = [tokenizers.temporary_words(normalize_text(texts[n])) for n in rows]
+    targets["prefixes"] = [_prefix_ids(tokenizers, prefix, known) for known in words] if prefix else None
     for n_words in targets.get("n_words") or ():
         if prefix and not is_tree_prefix(prefix, n_words):
             example = "start as in '(S (NP 1', or shorter"
             raise BadInput(f"prefix={prefix!r}: no tree of {n_words} words starts like this; {example}")
     best: list[list[Candidate]] = [[{"text": "", "score": 0.0}] for _ in texts]
-    for n, row in zip(rows, finder.search_all(sources, search, **targets), strict=True):
-        best[n] = [{"text": tokenizers.decode_target(each.tokens), "score": each.score} for each in row] or best[n]
+    for n, row, known in zip(rows, finder.search_all(sources, search, **targets), words, strict=True):
+        decoded = ((tokenizers.decode_target(each.tokens, known), each.score) for each in row)
+        best[n] = [{"text": text, "score": score} for text, score in decoded] or best[n]
     return best
 
 
-def _prefix_ids(tokenizers: PairTokenizers, prefix: str) -> list[int]:
-    if missing := tokenizers.unknown_pieces(prefix, tokenizers.target):
-        raise BadInput(f"prefix={prefix!r}: {missing[0]!r} is not in this run's vocabulary; use known words")
-    ids: list[int] = tokenizers.encode_target(prefix).tolist()
+def _prefix_ids(tokenizers: PairTokenizers, prefix: str, words: Sequence[str]) -> list[int]:
+    """The ids of a prefix of a target; `words` are the temporary words of its source."""
+    if missing := [piece for piece in tokenizers.unknown_pieces(prefix, tokenizers.target) if piece not in words]:
+        fix = "use words of the source, or known ones" if tokenizers.n_temporary else "use known words"
+        raise BadInput(f"prefix={prefix!r}: {missing[0]!r} is not in this run's vocabulary; {fix}")
+    ids: list[int] = tokenizers.encode_target(prefix, words).tolist()
     return ids
 
 
@@ -91,23 +96,30 @@ def encode_sources(
 
 
 def trace_target(
-    model: EncoderDecoder, tokenizers: PairTokenizers, target: str, source: Tensor, source_names: list[str]
+    model: EncoderDecoder,
+    tokenizers: PairTokenizers,
+    target: str,
+    source: Tensor,
+    source_names: list[str],
+    words: Sequence[str] = (),
 ) -> Trace:
-    """The attention of the model while it generates this target for this source."""
-    ids = tokenizers.encode_target(target).tolist()
+    """The attention of the model while it generates this target for this source with these temporary words."""
+    ids = tokenizers.encode_target(target, words).tolist()
     ids = ids[: model.context - 1] if model.context else ids
     device = next(model.parameters()).device
     with watching(model) as views:
         model(torch.tensor([[model.edge, *ids]], device=device), source=source.to(device))
-    by_kind: dict[str, list[View]] = {"encoder": [], "cross": [], "self": []}
+    by_kind: dict[str, list[View]] = {"encoder": [], "cross": [], "pointer": [], "self": []}
     for name, view in views.items():
-        by_kind["encoder" if "encoder." in name else "cross" if "cross" in name else "self"].append(view)
+        kind = "encoder" if "encoder." in name else "cross" if "cross" in name else "self"
+        by_kind["pointer" if name == "pointer" else kind].append(view)
     present = {kind: layers for kind, layers in by_kind.items() if layers}
-    return Trace([*tokenizers.target.token_texts(ids), EDGE], present, source_names)
+    return Trace([*tokenizers.token_texts(tokenizers.target, ids, words), EDGE], present, source_names)
 
 
 def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
     """The attention of each target token to the tokens of the source."""
     (ids,) = encode_sources(model, tokenizers, [text], warn_of_overflow)
-    source_names = [*tokenizers.source.token_texts(ids[:-1]), EDGE]
-    return trace_target(model, tokenizers, target, torch.tensor([ids]), source_names)
+    words = tokenizers.temporary_words(normalize_text(text))
+    source_names = [*tokenizers.token_texts(tokenizers.source, ids[:-1], words), EDGE]
+    return trace_target(model, tokenizers, target, torch.tensor([ids]), source_names, words)

@@ -1,0 +1,61 @@
+"""Unknown words in training: words that targets copy get temporary ids, as words outside the vocabulary have.
+
+Without them a model that copies would never see a temporary id where the vocabulary has all words of the training data.
+Which words are drawn, and the numbers of their ids, differ in each epoch, so a number has no meaning of its own.
+"""
+
+import numpy as np
+
+from harken.data.batch import Array
+from harken.data.rng import RngStream, rng_for
+from harken.data.tokenizers.pairs import RaggedTokens
+
+MAX_FREQUENCY = 0.05  # of the targets; a more frequent word, such as a bracket, belongs to the vocabulary
+Side = tuple[Array, Array]  # concatenated ids, and lengths
+
+
+class UnknownWords:
+    """Draws the unknown words of a batch: a pure function of (seed, epoch, step)."""
+
+    def __init__(self, source: RaggedTokens, target: RaggedTokens, n_temporary: int, rate: float, seed: int) -> None:
+        self.first, self.n_temporary, self.rate, self.seed = source.edge - n_temporary, n_temporary, rate, seed
+        self.width = source.edge + 1
+        self.copied = self._copied_words(source, target)
+
+    def _copied_words(self, source: RaggedTokens, target: RaggedTokens) -> Array:
+        """Whether each id is a word that all targets that contain it copy from their source."""
+        sides = (np.unique(self._keys(side.ids, side.lengths)) for side in (source, target))
+        in_source, in_target = sides
+        is_copied = np.isin(in_target, in_source, assume_unique=True)
+        n_targets, n_copies = (
+            np.bincount(keys % self.width, minlength=self.width) for keys in (in_target, in_target[is_copied])
+        )
+        rare = n_targets <= max(1, MAX_FREQUENCY * len(target))
+        copied: Array = (n_targets > 0) & (n_copies == n_targets) & rare
+        copied[self.first :] = False
+        return copied
+
+    def _keys(self, ids: Array, lengths: Array) -> Array:
+        """The row and the id of each token as one number."""
+        return np.repeat(np.arange(len(lengths)), lengths) * self.width + ids.astype(np.int64)
+
+    def replace(self, source: Side, target: Side, epoch: int, step: int) -> list[Side]:
+        """Both sides with temporary ids for the drawn words of each pair, and new numbers for all temporary ids."""
+        rng, n_rows = rng_for(self.seed, RngStream.UNKNOWN_WORDS, epoch, step), len(source[1])
+        keys = [self._keys(*side) for side in (source, target)]
+        both = np.intersect1d(*(side[self.copied[side % self.width]] for side in keys))
+        drawn = both[rng.random(len(both)) < self.rate]
+        row, used = drawn // self.width, np.zeros(n_rows, np.int64)  # used: temporary ids that a row has already
+        np.maximum.at(used, keys[0] // self.width, keys[0] % self.width - self.first + 1)
+        number = used[row] + np.arange(len(row)) - np.searchsorted(row, row)
+        drawn, number = drawn[number < self.n_temporary], number[number < self.n_temporary]
+        order = rng.permuted(np.tile(np.arange(self.n_temporary), (n_rows, 1)), axis=1)
+
+        def renumber(side: Array) -> Array:
+            rows, ids = np.divmod(side, self.width)
+            is_drawn = np.isin(side, drawn)
+            numbers = np.maximum(ids - self.first, 0)
+            numbers[is_drawn] = number[np.searchsorted(drawn, side[is_drawn])]
+            return np.where(is_drawn | (ids >= self.first), self.first + order[rows, numbers], ids)
+
+        return [(renumber(keys[0]), source[1]), (renumber(keys[1]), target[1])]
