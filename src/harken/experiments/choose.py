@@ -25,6 +25,7 @@ from harken.recipe import Recipe, SettingsDict
 from harken.settings import Settings
 from harken.suggestions import resume_command, similar_path
 
+from .copying import copy_layer
 from .transfer import inherited_settings
 
 LARGE = 8 << 20  # bytes; larger texts use byte pairs, smaller ones characters
@@ -82,11 +83,18 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
         is_transformer = overrides.get("model.kind", "transformer") == "transformer"
         detected |= {name: value for name, value in trees.items() if is_transformer or name != "model.positions"}
     entry_settings = entry.settings if entry and kind == entry.kind else {}
-    inherited = _inherited({"data.kind": kind} | overrides)
-    known = inherited[0][1] | overrides if inherited else overrides
-    context = _min_context(kind, dict(entry_settings), known) | _segments(kind, known)
-    defaults = {**_template(kind, path, detected | known), **entry_settings, **context}
-    return RecipeChoice(recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, top), detection)
+
+    def resolved(*extra: tuple[str, SettingsDict]) -> Recipe:
+        known = {name: value for _, layer in extra for name, value in layer.items()} | overrides
+        inherited = _inherited({"data.kind": kind} | known)
+        known = inherited[0][1] | known if inherited else known
+        context = _min_context(kind, dict(entry_settings), known) | _segments(kind, known)
+        defaults = {**_template(kind, path, detected | known), **entry_settings, **context}
+        return recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, *extra, top)
+
+    chosen = resolved()
+    copying = copy_layer(chosen, listen) if kind == "pairs" else None
+    return RecipeChoice(resolved(copying) if copying else chosen, detection)
 
 
 def _from_file(what: str, overrides: SettingsDict) -> Recipe:

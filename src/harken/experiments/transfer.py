@@ -74,12 +74,13 @@ def _schedule(d: int, transfer: str) -> SettingsDict:
 def _decoder_settings(inherited: SettingsDict, settings: SettingsDict, transfer: str) -> SettingsDict:
     """Settings of a new decoder: its learning rate, a smaller one of the encoder, and the tokenizer of the targets.
 
-    WordPiece loses white space, so targets get byte pairs unless the recipe sets another tokenizer.
+    WordPiece loses white space, so targets get byte pairs unless the recipe sets another tokenizer. A model that copies
+    needs the same tokens on both sides.
     """
     decoder = _schedule(1, "") | {"train.lr": DECODER_RATE}
     decoder |= {"train.body_lr_ratio": ENCODER_RATIO} if transfer == "finetune" else {}
     if inherited.get("data.tokenizer") == "wordpiece":
-        target = settings.get("data.target_tokenizer", "bpe")
+        target = settings.get("data.target_tokenizer", "wordpiece" if settings.get("model.copy") else "bpe")
         shared = target == "wordpiece" and settings.get("data.shared_vocab", True) and transfer != "frozen"
         decoder |= {"data.target_tokenizer": target, "model.share_embeddings": shared}
     return decoder

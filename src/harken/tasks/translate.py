@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
 
 import numpy as np
@@ -20,7 +21,9 @@ from harken.events import Overflow
 from harken.models import EncoderDecoder, ModelSettings
 
 from . import Baseline, Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
+from .baselines.query_template import QueryTemplates
 from .metrics import generation, weighted
+from .metrics.execution import execution_rows
 from .next_word import nll
 
 QUICK_SOURCES = 200  # sources with generated targets in a quick evaluation
@@ -40,8 +43,10 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
     """Settings of translation."""
 
     kind: Literal["translate"] = "translate"
-    metric: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"] = Field(
-        "bleu", description="metric that selects the best weights; bleu needs harken[text], without it the loss selects"
+    metric: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1", "execution"] = Field(
+        "bleu",
+        description="metric that selects the best weights; bleu needs harken[text], without it the loss selects; "
+        "execution: SQL has the same result as the reference on a random table of the schema in the source",
     )
     grammar: Literal["none", "trees"] = Field(
         "none", description="constrained decoding; trees: bracketed trees over the words of the source"
@@ -145,10 +150,10 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         with evaluating(model):
             losses, counts = self._pair_losses(model, split, QUICK_PAIRS if quick else len(pairs))
             texts = self.generate(model, sources, search, **constraints, **words)
-            text_metrics, notes = self.text_metrics(texts, pairs.references)
+            text_metrics, notes = self.text_metrics(texts, pairs.references, pairs.sources)
             if constraints and not quick:
                 texts_without = self.generate(model, sources[:QUICK_SOURCES], search)
-                unconstrained = self.text_metrics(texts_without, pairs.references)[0]
+                unconstrained = self.text_metrics(texts_without, pairs.references, pairs.sources)[0]
                 names = [name for name in ("bracket_f1", "valid_trees") if name in unconstrained]
                 notes |= {f"{name}_without_grammar": unconstrained[name] for name in names}
         count, primary = int(counts.sum()), settings.metric if settings.metric in text_metrics else "loss"
@@ -160,7 +165,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             return Score(metrics, protocol, primary_metric=primary)
         if parts := self._group_metrics(texts, pairs, "exact_match" if primary == "loss" else primary):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
-        outcomes = self.text_outcomes(texts, pairs.references, text_metrics)
+        outcomes = self.text_outcomes(texts, pairs.references, text_metrics, pairs.sources)
         outcomes |= {"loss": weighted.ratio(losses, counts), "perplexity": weighted.perplexity(losses, counts)}
         protocol |= self.count_units(split, len(texts))
         return Score(metrics, protocol, parts, primary, outcomes=self.by_unit(split, outcomes))
@@ -207,13 +212,17 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         rows = zip(hypotheses, words or repeat(()), strict=bool(words))
         return [tokenizers.decode_target(best[0].tokens, known) if best else "" for best, known in rows]
 
-    def text_metrics(self, texts: list[str], references: generation.References) -> tuple[Metrics, dict[str, object]]:
+    def text_metrics(
+        self, texts: list[str], references: generation.References, sources: Sequence[str] = ()
+    ) -> tuple[Metrics, dict[str, object]]:
         """The metrics of these targets of the first sources of a split, and notes for the protocol."""
         references, metric = references[: len(texts)], self.settings.metric
         metrics = {name: METRICS[name](texts, references) for name in ("exact_match", "rouge_l")}
         if metric == "answer_f1":
             metrics["answer_f1"] = generation.answer_f1(texts, references)
             metrics["answer_exact"] = generation.answer_exact(texts, references)
+        if metric == "execution":
+            metrics["execution"] = self.text_metric(metric, texts, references, sources[: len(texts)])
         if metric == "bracket_f1":
             trees = generation.bracket_f1(texts, [row[0] for row in references])
             metrics |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
@@ -224,7 +233,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         return {"bleu": bleu.score, "chrf": chrf.score, **metrics}, {"signature": bleu.signature}
 
     def text_outcomes(
-        self, texts: list[str], references: generation.References, metrics: Iterable[str]
+        self, texts: list[str], references: generation.References, metrics: Iterable[str], sources: Sequence[str] = ()
     ) -> dict[str, weighted.WeightedMetric]:
         """Some of these metrics as functions of the weights of the sources."""
         references, outcomes = references[: len(texts)], dict[str, weighted.WeightedMetric]()
@@ -234,6 +243,8 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
                 outcomes[name] = weighted.bleu(rows)
             elif name == "chrf":
                 outcomes[name] = weighted.chrf(generation.chrf_rows(texts, references))
+            elif name == "execution":
+                outcomes[name] = weighted.mean(execution_rows(texts, references, sources[: len(texts)]))
             elif name in generation.ROW_METRICS:
                 outcomes[name] = weighted.mean(generation.row_values(name, texts, references))
             elif name == "bracket_f1":
@@ -242,19 +253,24 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         return outcomes
 
     def text_baselines(
-        self, baselines: Mapping[str, list[str]], references: generation.References
+        self, baselines: Mapping[str, list[str]], references: generation.References, sources: Sequence[str] = ()
     ) -> dict[str, Baseline]:
         """The metrics of these texts, and the outcomes of the metrics that a verdict may use."""
         metric = self.settings.metric
-        scored = {name: self.text_metrics(texts, references)[0] for name, texts in baselines.items()}
+        scored = {name: self.text_metrics(texts, references, sources)[0] for name, texts in baselines.items()}
         return {
             name: Baseline(
-                metrics, self.text_outcomes(baselines[name], references, metrics.keys() & {metric, "exact_match"})
+                metrics,
+                self.text_outcomes(baselines[name], references, metrics.keys() & {metric, "exact_match"}, sources),
             )
             for name, metrics in scored.items()
         }
 
-    def text_metric(self, metric: str, texts: list[str], references: generation.References) -> float:
+    def text_metric(
+        self, metric: str, texts: list[str], references: generation.References, sources: Sequence[str] = ()
+    ) -> float:
+        if metric == "execution":
+            return fmean(execution_rows(texts, references, sources))
         if metric == "bleu":
             return generation.bleu(texts, references, tokenize=self.settings.bleu_tokenizer).score
         return METRICS[metric](texts, references)
@@ -265,7 +281,8 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         groups = group_by_column(str(column), labels) if labels else group_by_length(pairs.sources[: len(texts)])
         parts: dict[str, Metrics] = {}
         for group in groups if len(groups) > 1 else ():
-            score = self.text_metric(metric, [texts[n] for n in group.rows], [pairs.references[n] for n in group.rows])
+            rows = ([part[n] for n in group.rows] for part in (texts, pairs.references, pairs.sources))
+            score = self.text_metric(metric, *rows)
             position = {} if group.position is None else {"position": group.position}
             parts[group.name] = {metric: score, "pairs": len(group.rows), **position}
         return parts
@@ -280,7 +297,10 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         if self.data.has_train:
             targets = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
-        rows = self.text_baselines(baselines, pairs.references)
+        if self.data.has_train and self.settings.metric == "execution":
+            templates = QueryTemplates(self.data.texts())
+            baselines["nearest question, with these names"] = [templates.predict(source) for source in sources]
+        rows = self.text_baselines(baselines, pairs.references, pairs.sources)
         return {name: row._replace(outcomes=self.by_unit(split, row.outcomes)) for name, row in rows.items()}
 
 

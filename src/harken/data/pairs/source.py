@@ -340,6 +340,10 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             if getattr(self, split) and split not in splits:
                 yield f"data.{split}: too few pairs for a {split} split"
 
+    def training_files(self) -> list[PairFile]:
+        """The files of the training split, or from which the splits are drawn."""
+        return self._files()["train"]
+
     def _files(self) -> dict[str, list[PairFile]]:
         """The files of each split that has files; always includes train."""
         if self.train is None and self.path is None:
