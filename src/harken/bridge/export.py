@@ -60,6 +60,9 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
 def find_counterpart(run: Run) -> tuple[ModelMapping, dict[str, object]]:
     """The mapping and config that reproduce the settings of this run's model."""
     model, data, closest = run.recipe.model, run.recipe.data.kind, dict[str, str]()
+    if dict(model).get("copy"):
+        problem = "a model that copies has no counterpart in transformers"
+        raise BadInput(f"{run.path}: model.copy=true: {problem}; train with model.copy=false")
     kinds = [family for family in (*FAMILIES, *HEADS) if family.architecture and family.data_kind == data]
     if not (families := [family for family in kinds if family.constants["model.kind"] == model.kind]):
         raise BadInput(f"{run.path}: {model.kind} for {data} has no counterpart in transformers")

@@ -167,6 +167,8 @@ def _build_graph(run: Run) -> tuple[ONNXGraph, list[str], list[str]]:
     model: nn.Module = run.model
     if dict(run.recipe.model).get("structure") == "bigbird":
         raise BadInput(f"{run.path}: model.structure=bigbird has no ONNX export; only full attention is exported")
+    if dict(run.recipe.model).get("copy"):
+        raise BadInput(f"{run.path}: model.copy=true has no ONNX export; train with model.copy=false")
     body = model.body if isinstance(model, ModelWithHead) else model
     segments = ["token_type_ids"] if isinstance(body, BERT) and body.n_segments else []
     inputs = ["input_ids", "attention_mask", *segments]

@@ -26,8 +26,8 @@ def copy_layer(chosen: Recipe, listen: Listener = silent) -> tuple[str, Settings
         copies = fraction >= MIN_COPIED
         origin = f"{fraction:.0%} of the target words are copied"
         if copies:
-            where = "are in the source of every target that has them"
-            listen("notice", text=f"model.copy=true: {fraction:.0%} of the target words {where} (model.copy=false: off)")
+            reason = f"{fraction:.0%} of the target words are in the source of every target that has them"
+            listen("notice", text=f"model.copy=true: {reason} (model.copy=false: off)")
     if not copies:
         return None
     settings: SettingsDict = {"model.copy": True}
@@ -50,7 +50,7 @@ def copied_fraction(data: PairSource) -> float:
     Words of many targets do not count, such as the letters of a sequence that is reversed.
     """
     n_targets, n_copies, words = Counter[str](), Counter[str](), Counter[str]()
-    pairs = [*islice(read_pairs(data.training_files()), N_PAIRS)]
+    pairs = [*islice(read_pairs(data.split_files()["train"]), N_PAIRS)]
     for source, target in pairs:
         in_source, in_target = (detach_punctuation(text).split() for text in (source, target))
         words.update(in_target)

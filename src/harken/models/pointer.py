@@ -26,7 +26,8 @@ with warnings.catch_warnings():
         """Settings of an encoder-decoder that can copy."""
 
         copy: bool = Field(  # type: ignore[assignment]
-            False, description="pointer attention: the target can copy words of its source; needs one tokenizer for both"
+            False,
+            description="pointer attention: the target can copy words of its source; needs one tokenizer for both",
         )
 
 

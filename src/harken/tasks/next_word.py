@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harken.data.batch import IGNORE, Array, Batch, PackedDocuments, Streams, Windows, eval_batches
 from harken.data.text.source import TextData
 from harken.errors import BadSetting
-from harken.models import LanguageModel, ModelSettings
+from harken.models import EncoderDecoder, LanguageModel, ModelSettings
 from harken.models.pointer import CopyStates
 from harken.models.rnn import RecurrentState
 
@@ -199,6 +199,7 @@ def nll(model: LanguageModel, batch: Batch, memory: object = None, *, smoothing:
     h = model(batch.tokens, memory=memory, **batch.model_inputs())  # B L d
     if isinstance(h, CopyStates):
         real = batch.targets != IGNORE
+        assert isinstance(model, EncoderDecoder)
         losses, smoothed = model.copy_losses(h, batch.targets.clamp_min(0), smoothing)
         return (smoothed * real).sum(), (losses.detach() * real).sum(1)
     if not isinstance(model.head, nn.Linear):  # a quantized head rounds its input, too

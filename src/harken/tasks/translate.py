@@ -91,7 +91,6 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         task.truncated, task.overflow, task.fixed_shapes = truncated, overflow, self.packed
         return task
 
-
     def _check_copying(self, data: PairData, model: ModelSettings) -> None:
         """Raise for settings that do not fit to copying."""
         copies, n_unknown = dict(model).get("copy", False), data.settings.unknown_words
@@ -281,8 +280,8 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         groups = group_by_column(str(column), labels) if labels else group_by_length(pairs.sources[: len(texts)])
         parts: dict[str, Metrics] = {}
         for group in groups if len(groups) > 1 else ():
-            rows = ([part[n] for n in group.rows] for part in (texts, pairs.references, pairs.sources))
-            score = self.text_metric(metric, *rows)
+            outputs, references = [texts[n] for n in group.rows], [pairs.references[n] for n in group.rows]
+            score = self.text_metric(metric, outputs, references, [pairs.sources[n] for n in group.rows])
             position = {} if group.position is None else {"position": group.position}
             parts[group.name] = {metric: score, "pairs": len(group.rows), **position}
         return parts

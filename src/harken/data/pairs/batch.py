@@ -17,7 +17,7 @@ from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.tokenizers.pairs import BPEDropout
 
 from .source import Pairs
-from .unknown_words import UnknownWords
+from .unknown_words import UnknownWordDraws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class PairBatches(LengthBuckets):
         *,
         seed: int,
         dropouts: Sequence[BPEDropout | None] = (),
-        unknown: UnknownWords | None = None,
+        unknown: UnknownWordDraws | None = None,
     ) -> None:
         super().__init__(pairs.source.lengths + 1, pairs.target.lengths + 1, rows, seed)  # with the edge token
         self.pairs, self.dropouts, self.unknown = pairs, dropouts, unknown
@@ -84,7 +84,7 @@ class PairBatches(LengthBuckets):
         indices = self.picks(epoch, step)
         sides = zip((self.pairs.source, self.pairs.target), self.dropouts or (None, None), strict=True)
         ids = [dropout.gather(indices, epoch) if dropout else side.gather(indices) for side, dropout in sides]
-        ids = self.unknown.replace(*ids, epoch, step) if self.unknown else ids
+        ids = self.unknown.replace(ids[0], ids[1], epoch, step) if self.unknown else ids
         return collate_pairs(self.pairs, indices, ids)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from harken.data.detect import preview
 from harken.data.detect.detection import Detection
 from harken.data.detect.kinds import detect_kind
+from harken.data.partition import MAX_HELD_OUT, split_hash, split_rank
 from harken.data.sets.columns import header_names
 from harken.data.split import group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
@@ -231,3 +232,27 @@ def files_by_split(
     files = [PairFile(path, target_path=path.with_suffix(target_suffix), encoding=encoding) for path in source_paths]
     files = files or [PairFile(path, source, target, encoding=encoding) for path in paths]
     return group_by_split(files, lambda file: file.path) or {"train": files}
+
+
+def draw_sources(
+    pairs: Iterable[tuple[str, str]], fractions: dict[str, float], excluded: set[int]
+) -> tuple[dict[str, References], int, int]:
+    """The references of the drawn sources of each split, the number of pairs, and that of pairs with an excluded hash.
+
+    A split has the sources with the lowest ranks, so another fraction of one split changes nothing in the other.
+    """
+    bounds = {split: int(fraction * 2**64) for split, fraction in fractions.items()}
+    drawn = {split: dict[int, list[tuple[str, str]]]() for split in fractions}
+    n_pairs, n_excluded = 0, 0
+    for source, target in pairs:
+        hash_ = split_hash(source)
+        n_pairs, n_excluded = n_pairs + 1, n_excluded + (hash_ in excluded)
+        for split, bound in bounds.items() if hash_ not in excluded else ():
+            if (rank := split_rank(split, hash_)) < bound:
+                drawn[split].setdefault(rank, []).append((source, target))
+                if len(drawn[split]) > 2 * MAX_HELD_OUT:
+                    drawn[split] = dict(sorted(drawn[split].items())[:MAX_HELD_OUT])
+                    bounds[split] = max(drawn[split]) + 1
+    lowest = {split: sorted(by_rank.items())[:MAX_HELD_OUT] for split, by_rank in drawn.items()}
+    texts = {split: references_by_source(p for _, pairs in ranked for p in pairs) for split, ranked in lowest.items()}
+    return texts, n_pairs, n_excluded

@@ -4,7 +4,7 @@ Splits are by source sentence: all translations of a sentence are in one split, 
 references. A hash of the sentence decides the split, so adding lines moves no other pair.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.duplicates import MAX_SHOWN, NearDuplicates, report_trained_on
-from harken.data.partition import MAX_HELD_OUT, Member, split_hash, split_rank
+from harken.data.partition import Member, split_hash
 from harken.data.source import Processor
 from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
 from harken.data.tables.read import SkippedRows
@@ -31,6 +31,7 @@ from .files import (
     PAIRS_PER_BLOCK,
     PairFile,
     References,
+    draw_sources,
     files_by_split,
     find_pair_file,
     locate,
@@ -88,13 +89,13 @@ class PairData(SplitData[PairTokenizers, Pairs]):
     def batches(self, rows: int, seed: int) -> "PairBatches":
         """The training batches, each with about as many tokens as `rows` pairs."""
         from .batch import PairBatches  # imports torch late
-        from .unknown_words import UnknownWords
+        from .unknown_words import UnknownWordDraws
 
         rate, options = self.settings.bpe_dropout, {"seed": seed, "max_length": self.settings.max_length}
         sides = zip(self.processor.sides, (self.train.source, self.train.target), strict=True)
         dropouts = [BPEDropout(t, side, rate, **options) if rate and t.kind == "bpe" else None for t, side in sides]
         numbers = self.settings.unknown_words, self.settings.unknown_rate, seed
-        unknown = UnknownWords(self.train.source, self.train.target, *numbers) if numbers[0] else None
+        unknown = UnknownWordDraws(self.train.source, self.train.target, *numbers) if numbers[0] else None
         return PairBatches(self.train, rows, seed=seed, dropouts=dropouts, unknown=unknown)
 
     def texts(self) -> Iterator[tuple[str, str]]:
@@ -167,7 +168,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         0.5,
         ge=0,
         le=1,
-        description="unknown_words: fraction of the copied words that count as unknown in training, drawn anew per epoch",
+        description="unknown_words: fraction of the copied words that training treats as unknown, drawn per epoch",
     )
     max_length: int = Field(
         100,
@@ -196,7 +197,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     @field_validator("unknown_words")
     @classmethod
     def _check_unknown_words(cls, count: int, context: ValidationInfo) -> int:
-        kinds = {context.data.get("tokenizer"), context.data.get("target_tokenizer") or context.data.get("tokenizer")}
+        kinds = {context.data.get("tokenizer"), context.data.get("target_tokenizer")} - {None}
         if count and not (kinds in ({"word"}, {"symbol"}) and context.data.get("shared_vocab")):
             raise ValueError("only one tokenizer of words for both sides has them; set data.tokenizer=word or symbol")
         return count
@@ -221,7 +222,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> PairData:
-        files, skipped, name = self._files(), SkippedRows(), self.train_path
+        files, skipped, name = self.split_files(), SkippedRows(), self.train_path
         all_files = list(chain.from_iterable(files.values()))
         digest = files_sha256((path for file in all_files for path in file.paths()), self.sha256, name)
         train_files = files.pop("train")
@@ -230,7 +231,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         fractions = {split: getattr(self, split) for split in ("valid", "test") if split not in from_files}
         pairs = read_pairs(train_files, skipped, self.max_words)
         if (self.fold, *self.split_columns) == (None, None, None):
-            drawn, n_pairs, n_excluded = _draw_sources(pairs, fractions, file_hashes)
+            drawn, n_pairs, n_excluded = draw_sources(pairs, fractions, file_hashes)
         else:
             drawn, n_pairs, n_excluded = self._draw_units([*pairs], train_files, files, file_hashes)
         held_out = {s: texts for s in ("valid", "test") if (texts := from_files.get(s) or drawn.get(s))}
@@ -340,11 +341,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             if getattr(self, split) and split not in splits:
                 yield f"data.{split}: too few pairs for a {split} split"
 
-    def training_files(self) -> list[PairFile]:
-        """The files of the training split, or from which the splits are drawn."""
-        return self._files()["train"]
-
-    def _files(self) -> dict[str, list[PairFile]]:
+    def split_files(self) -> dict[str, list[PairFile]]:
         """The files of each split that has files; always includes train."""
         if self.train is None and self.path is None:
             if not isinstance(self.source, str) or not isinstance(self.target, str):
@@ -387,48 +384,21 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             n_too_long += len(block) - int(fits.sum())
             listen("encode", done=min(total, (n + 1) * PAIRS_PER_BLOCK), total=total, unit="pairs")
         listen("encode", done=total, total=total, unit="pairs")
-        source, target = self._ragged(sides, tokenizers)
-        return Pairs(source, target, words=words), np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])), n_too_long
+        source, target = tokenizers.ragged(*sides)
+        return (
+            Pairs(source, target, words=words),
+            np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])),
+            n_too_long,
+        )
 
     def _encode_held_out(
         self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str], units: dict[str, str]
     ) -> Pairs:
         """A held-out split: every source, truncated to max_length."""
         *encoded, words = tokenizers.encode_pairs([*texts], [references[0] for references in texts.values()])
-        sides = self._ragged([[block] for block in encoded], tokenizers)
+        sides = tokenizers.ragged(*([block] for block in encoded))
         remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
         overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
         source, target = (side.truncate(self.max_length) for side in sides)
         named, dependent = ([x.get(source, "") for source in texts] if x else [] for x in (groups, units))
         return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow, words)
-
-    def _ragged(
-        self, sides: Sequence[Iterable[tuple[Array, Array]]], tokenizers: PairTokenizers
-    ) -> list[RaggedTokens]:
-        """The blocks of both sides."""
-        pairs = zip(sides, tokenizers.sides, strict=True)
-        return [RaggedTokens.from_blocks(blocks, tokenizer, tokenizers.n_temporary) for blocks, tokenizer in pairs]
-
-
-def _draw_sources(
-    pairs: Iterable[Pair], fractions: dict[str, float], excluded: set[int]
-) -> tuple[dict[str, References], int, int]:
-    """The references of the drawn sources of each split, the number of pairs, and that of pairs with an excluded hash.
-
-    A split has the sources with the lowest ranks, so another fraction of one split changes nothing in the other.
-    """
-    bounds = {split: int(fraction * 2**64) for split, fraction in fractions.items()}
-    drawn = {split: dict[int, list[Pair]]() for split in fractions}
-    n_pairs, n_excluded = 0, 0
-    for source, target in pairs:
-        hash_ = split_hash(source)
-        n_pairs, n_excluded = n_pairs + 1, n_excluded + (hash_ in excluded)
-        for split, bound in bounds.items() if hash_ not in excluded else ():
-            if (rank := split_rank(split, hash_)) < bound:
-                drawn[split].setdefault(rank, []).append((source, target))
-                if len(drawn[split]) > 2 * MAX_HELD_OUT:
-                    drawn[split] = dict(sorted(drawn[split].items())[:MAX_HELD_OUT])
-                    bounds[split] = max(drawn[split]) + 1
-    lowest = {split: sorted(by_rank.items())[:MAX_HELD_OUT] for split, by_rank in drawn.items()}
-    texts = {split: references_by_source(p for _, pairs in ranked for p in pairs) for split, ranked in lowest.items()}
-    return texts, n_pairs, n_excluded

@@ -14,7 +14,7 @@ MAX_FREQUENCY = 0.05  # of the targets; a more frequent word, such as a bracket,
 Side = tuple[Array, Array]  # concatenated ids, and lengths
 
 
-class UnknownWords:
+class UnknownWordDraws:
     """Draws the unknown words of a batch: a pure function of (seed, epoch, step)."""
 
     def __init__(self, source: RaggedTokens, target: RaggedTokens, n_temporary: int, rate: float, seed: int) -> None:

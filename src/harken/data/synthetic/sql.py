@@ -5,7 +5,7 @@ split does not have. The schema is a part of the source: "table bakor (temi, los
 """
 
 import random
-import string
+import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -37,7 +37,7 @@ def _grammar() -> dict[str, Any]:
 def names(split: str) -> tuple[str, ...]:
     """The invented names of a split; no two splits share one, and none is a word of a question or of SQL."""
     rng, grammar = random.Random("names of sql"), _grammar()
-    used = set(str(grammar).translate(str.maketrans(dict.fromkeys(string.punctuation, " "))).split())
+    used = set(re.findall(r"\w+", str(grammar)))
     pool = dict[str, None]()
     while len(pool) < sum(POOL_SIZES.values()):
         syllables = (rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

@@ -111,8 +111,8 @@ class PairTokenizers:
         rows = np.searchsorted(ends, unknown, side="right")
         for row in np.unique(rows).tolist():
             numbers = {word: self.source.vocab + n for n, word in enumerate(words[row])}
-            found = [numbers.get(word, self.source.unk_id) for word in self._unknown_words(lines[row])]
-            ids[unknown[rows == row]] = found
+            words_here = self._unknown_words(lines[row])
+            ids[unknown[rows == row]] = [numbers.get(word, self.source.unk_id) for word in words_here]
         return ids, lengths
 
     def encode_sources(self, lines: Iterable[str]) -> tuple[Array, Array]:
@@ -132,6 +132,11 @@ class PairTokenizers:
         words = [self.temporary_words(line) for line in sources]
         encode = self._with_temporary_ids
         return EncodedPairs(encode(sources, source, words), encode(targets, target, words), words)
+
+    def ragged(self, *sides: Iterable[tuple[Array, Array]]) -> list["RaggedTokens"]:
+        """The encoded blocks of the source and of the target."""
+        pairs = zip(sides, self.sides, strict=True)
+        return [RaggedTokens.from_blocks(blocks, tokenizer, self.n_temporary) for blocks, tokenizer in pairs]
 
     def source_spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """A source as it is encoded, and the characters behind each of its tokens."""

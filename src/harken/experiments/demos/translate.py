@@ -1,4 +1,5 @@
-"""harken demo translate and harken demo text: the labs on real data, or on generated data without network access."""
+"""harken demo translate and harken demo text: the labs on real data, or on generated data without network access; and
+harken demo sql: questions to SQL on generated tables."""
 
 import time
 from pathlib import Path
@@ -17,6 +18,14 @@ from . import DemoOutput, credit, demo_texts
 MAX_WORDS = 8  # of an English sentence: short ones are learned in minutes
 WATCHED = ("He drives the car.", "I am a student.", "I have a red car.", "She does not have a dog.")
 ATTENTION_EXAMPLE = WATCHED[2]  # une voiture rouge: the word order changes
+TABLE = "table city (name, country, population): "  # names that no training question has
+QUERIES = (
+    "how many city have population above 300 ?",
+    "show the name of every city with country france",
+    "what is the largest population of all city ?",
+    "count the city by country",
+    "list the name of 3 city by highest population",
+)
 WATCH_SECONDS = 30.0  # between two translations of the watched sentences
 
 
@@ -39,6 +48,17 @@ def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Li
     attention_map = png if weights and save_attention_png(png, *weights) else None
     texts = demo_texts("translate", run, example=ATTENTION_EXAMPLE)
     return DemoOutput(run, attribution, samples=watcher.samples, attention_map=attention_map, **texts)
+
+
+def sql(*, minutes: float = 2.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
+    """Train a model that copies on questions and SQL, then ask about a table whose names are new."""
+    fetched = catalogue.fetch("sql", listen=listen)
+    run = train("sql", out=out, minutes=minutes, listen=listen)
+    queries = run.translate([TABLE + question for question in QUERIES])
+    pairs = zip(QUERIES, queries, strict=True)
+    lines = [TABLE.rstrip(": "), *(line for question, query in pairs for line in (question, f"  {query}"))]
+    texts = demo_texts("sql", run, example=TABLE + QUERIES[0])
+    return DemoOutput(run, credit(fetched), lines=lines, **texts)
 
 
 def _fetch(name: str, fallback: str, listen: Listener) -> tuple[Path, str]:

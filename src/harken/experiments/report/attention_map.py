@@ -15,17 +15,22 @@ CELL, CHARACTER, IMAGE = 26, 8, 64  # pixels
 Weights = Sequence[Sequence[float]]
 
 
-def cross_attention(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
-    """The generated tokens, the source tokens, and the mean weights of the last cross-attention, if there is one."""
+def source_attention(run: Run, text: str) -> dict[str, tuple[list[str], list[str], Weights]]:
+    """The generated tokens, the source tokens and the weights: of the last cross-attention (the mean of its heads), and
+    of the pointer of a model that copies."""
     trace = run.trace(text)
-    if not (views := trace.views.get("cross")):
-        return None
     target, source = ([token.strip(JOINER) for token in tokens] for tokens in (trace.tokens, trace.source or []))
-    return target, source, views[-1].full()[0].mean(0).tolist()
+    present = {kind: trace.views[kind][-1] for kind in ("cross", "pointer") if kind in trace.views}
+    return {kind: (target, source, view.full()[0].mean(0).tolist()) for kind, view in present.items()}
 
 
-def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
-    """The weights as an inline SVG in the colors of the page."""
+def cross_attention(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
+    """The map of the cross-attention, if there is one."""
+    return source_attention(run, text).get("cross")
+
+
+def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Weights, kind: str = "") -> Html:
+    """The weights as an inline SVG in the colors of the page; the kind is a part of its title."""
     left, top = (12 + CHARACTER * max(map(len, tokens)) for tokens in (rows, columns))
     width, height = left + CELL * len(columns), top + CELL * len(rows)
     marks = []
@@ -39,7 +44,8 @@ def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Weights)
             title = tag("title", f"{query} attends to {key}: {format_number(weight, 2)}")
             style = {"fill": "currentColor", "fill_opacity": f"{weight:.3f}", "width": CELL - 1, "height": CELL - 1}
             marks.append(tag("rect", title, x=left + CELL * n, y=y, **style))
-    return _svg(f"attention of {len(rows)} generated tokens to {len(columns)} source tokens", marks, width, height)
+    caption = f"{kind} attention of {len(rows)} generated tokens to {len(columns)} source tokens".strip()
+    return _svg(caption, marks, width, height)
 
 
 def patch_maps_svg(rows: Sequence[str], weights: Weights, png: bytes) -> Html:

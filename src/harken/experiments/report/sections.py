@@ -27,8 +27,8 @@ from harken.tasks.span import SpanTask
 from harken.tasks.tag import TagTask
 from harken.tasks.translate import TranslateTask
 
-from .attention_map import attention_svg, cross_attention, patch_maps_svg
-from .html import Html
+from .attention_map import Weights, attention_svg, patch_maps_svg, source_attention
+from .html import Html, tag
 from .label_report import label_report
 
 SAMPLE_TOKENS = 300
@@ -265,9 +265,16 @@ def _graph_prediction(labels: Labels) -> str:
 
 
 def _attention(run: Run, samples: Samples) -> Html | None:
-    """The cross-attention of the first short sample; None if there is none."""
+    """The cross-attention of the first short sample, and its pointer attention; None if there is none."""
     short = [s for s in samples if "image" in s or len(s["prompt"]) <= MAX_SOURCE_CHARACTERS]
-    weights = cross_attention(run, short[0]["prompt"]) if short else None
-    if weights and "image" in short[0]:
-        return patch_maps_svg(weights[0], weights[2], short[0]["image"])
-    return attention_svg(*weights) if weights else None
+    maps = source_attention(run, short[0]["prompt"]) if short else {}
+    if maps and "image" in short[0]:
+        target, _, weights = maps["cross"]
+        return patch_maps_svg(target, weights, short[0]["image"])
+    figures = [part for kind, x in maps.items() for part in _figure(kind, x, titled=len(maps) > 1)]
+    return Html("".join(figures)) or None
+
+
+def _figure(kind: str, x: tuple[list[str], list[str], Weights], *, titled: bool) -> list[Html]:
+    """A map, below its title if there are several."""
+    return [tag("p", f"{kind} attention"), attention_svg(*x, kind)] if titled else [attention_svg(*x)]

@@ -7,6 +7,7 @@ only read, in memory, with limits on their work and on the size of their values.
 import random
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,11 +16,11 @@ from harken.errors import BadInput
 from .generation import References
 
 SCHEMA = re.compile(r"\btable +(\w+) *\(([^()]*)\)")
-N_ROWS, MAX_RESULT = 40, 1000  # of a table; rows of a result that are compared
+N_ROWS, MAX_ROWS = 40, 1000  # of a table; of a query that are compared
 MAX_WORK, MAX_VALUE = 1_000_000, 100_000  # steps of the virtual machine of sqlite; bytes of a value
 SMALL_NUMBERS = 20  # of a column without a condition: some rows are equal
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
-Result = list[tuple[object, ...]] | None  # None: the query does not run
+Rows = list[tuple[object, ...]]
 
 
 class TableSchema(NamedTuple):
@@ -40,24 +41,24 @@ def find_schema(source: str) -> TableSchema | None:
 def execution_rows(texts: Sequence[str], references: References, sources: Sequence[str]) -> list[float]:
     """Of each query whether it has the result of a reference: 1 or 0."""
     rows = zip(texts, references, sources, strict=True)
-    return [max(float(_same_result(text, ref, source)) for ref in refs) for text, refs, source in rows]
+    return [max(float(_same_rows(text, ref, source)) for ref in refs) for text, refs, source in rows]
 
 
-def _same_result(query: str, reference: str, source: str) -> bool:
+def _same_rows(query: str, reference: str, source: str) -> bool:
     schema = find_schema(source)
     if schema is None:
         accepted = "a source needs its schema, as in: table city (name, population): how many city are there ?"
         raise BadInput(f"task.metric=execution: {source[:60]!r} has no schema; {accepted}")
     database = _database(schema, reference)
     try:
-        expected, result = _run(database, reference), _run(database, query)
+        expected, rows = _run(database, reference), _run(database, query)
     finally:
         database.close()
     if expected is None:
         raise BadInput(f"task.metric=execution: the reference {reference[:80]!r} does not run in sqlite; correct it")
-    if result is None:
+    if rows is None:
         return False
-    return result == expected if "order by" in reference.lower() else sorted(map(repr, result)) == sorted(map(repr, expected))
+    return rows == expected if "order by" in reference.lower() else Counter(rows) == Counter(expected)
 
 
 def _database(schema: TableSchema, reference: str) -> sqlite3.Connection:
@@ -80,10 +81,10 @@ def _database(schema: TableSchema, reference: str) -> sqlite3.Connection:
     return database
 
 
-def _run(database: sqlite3.Connection, query: str) -> Result:
+def _run(database: sqlite3.Connection, query: str) -> Rows | None:
     """The result of a query, up to a number of rows; None if it does not run, or not within the limit of work."""
     database.set_progress_handler(lambda: 1, MAX_WORK)
     try:
-        return database.execute(query).fetchmany(MAX_RESULT)
+        return database.execute(query).fetchmany(MAX_ROWS)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError):  # ValueError: a null character
         return None
