@@ -3,7 +3,6 @@
 from collections import Counter
 from itertools import islice
 
-from harken.data.pairs.files import read_pairs
 from harken.data.pairs.source import PairSource
 from harken.data.tokenizers.pairs import detach_punctuation
 from harken.events import Listener, silent
@@ -50,7 +49,7 @@ def copied_fraction(data: PairSource) -> float:
     Words of many targets do not count, such as the letters of a sequence that is reversed.
     """
     n_targets, n_copies, words = Counter[str](), Counter[str](), Counter[str]()
-    pairs = [*islice(read_pairs(data.split_files()["train"]), N_PAIRS)]
+    pairs = [*islice(data.train_pairs(), N_PAIRS)]
     for source, target in pairs:
         in_source, in_target = (detach_punctuation(text).split() for text in (source, target))
         words.update(in_target)

@@ -76,7 +76,8 @@ class Pointer(Watchable):
         log_copy, words = states.log_copy, states.words
         same = words[:, :, None] == words[:, None]  # B Ls Ls
         largest = log_copy.amax(-1, keepdim=True)
-        total = ((log_copy - largest).exp() @ same.to(log_copy.dtype)).clamp_min(TINY).log() + largest
+        with torch.autocast(log_copy.device.type, enabled=False):
+            total = ((log_copy - largest).exp() @ same.to(log_copy.dtype)).clamp_min(TINY).log() + largest
         repeated = same.tril(-1).any(-1)[:, None]  # all positions of a word have its total; one has the gradient
         total = torch.where(repeated, total.detach(), total)
         copied = total.new_full(logits.shape, -torch.inf).scatter(-1, words[:, None].expand_as(total), total)

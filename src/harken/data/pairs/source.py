@@ -165,10 +165,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         0, ge=0, le=1000, description="words of a source outside the vocabulary that its target can copy (model.copy)"
     )
     unknown_rate: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="unknown_words: fraction of the copied words that training treats as unknown, drawn per epoch",
+        0.5, ge=0, le=1, description="fraction of the copied words that training treats as unknown, drawn per epoch"
     )
     max_length: int = Field(
         100,
@@ -222,7 +219,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> PairData:
-        files, skipped, name = self.split_files(), SkippedRows(), self.train_path
+        files, skipped, name = self._files(), SkippedRows(), self.train_path
         all_files = list(chain.from_iterable(files.values()))
         digest = files_sha256((path for file in all_files for path in file.paths()), self.sha256, name)
         train_files = files.pop("train")
@@ -247,11 +244,9 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             raise empty
         if not isinstance(tokenizer, PairTokenizers):
             known = tokenizer if isinstance(tokenizer, Tokenizer) else None  # of the encoder, from another run
-            options: Any = {"shared_vocab": self.shared_vocab, "listen": listen, "source": known}
-            options["n_temporary"] = self.unknown_words
-            tokenizer = PairTokenizers.train(
-                lambda: pair_blocks(train_pairs()), self._kinds, self.vocab_size, **options
-            )
+            options: Any = {"shared_vocab": self.shared_vocab, "n_temporary": self.unknown_words, "listen": listen}
+            options |= {"texts": lambda: pair_blocks(train_pairs()), "source": known}
+            tokenizer = PairTokenizers.train(kinds=self._kinds, vocab_size=self.vocab_size, **options)
         watched = (pair for pair in train_pairs() if near.see(pair[0]))
         train, train_hashes, n_too_long = self._encode_train(watched, tokenizer, n_pairs, listen)
         if not len(train):
@@ -341,7 +336,11 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             if getattr(self, split) and split not in splits:
                 yield f"data.{split}: too few pairs for a {split} split"
 
-    def split_files(self) -> dict[str, list[PairFile]]:
+    def train_pairs(self) -> Iterator[Pair]:
+        """The pairs of the training files; held-out splits may be drawn from them."""
+        return read_pairs(self._files()["train"], max_words=self.max_words)
+
+    def _files(self) -> dict[str, list[PairFile]]:
         """The files of each split that has files; always includes train."""
         if self.train is None and self.path is None:
             if not isinstance(self.source, str) or not isinstance(self.target, str):

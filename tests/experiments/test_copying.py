@@ -1,0 +1,146 @@
+"""Copying as a user sees it: chosen with a reason, unseen words, resume, scores, the attention map, refusals."""
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+
+import harken
+from harken.bridge.export import export
+from harken.bridge.onnx import _build_graph
+from harken.errors import BadInput, BadSetting
+from harken.experiments.choose import choose
+from harken.experiments.report.attention_map import source_attention
+from harken.files import sha256_of
+
+SMALL = {"data.tokenizer": "word", "model.d": 32, "model.layers": 1, "model.heads": 2, "model.d_ff": 64}
+SMALL |= {"train.batch": 32, "train.threads": 1, "train.device": "cpu", "train.lr": 0.02, "task.label_smoothing": 0.0}
+SMALL |= {"task.metric": "exact_match", "task.beam": 2, "task.eval_pairs": 40, "report.samples": 1}
+
+
+def rows(rng: random.Random, letters: str, count: int) -> str:
+    """Introductions of people with invented names, and the answer to one of two questions."""
+    lines = []
+    for _ in range(count):
+        name, town = ("".join(rng.choices(letters, k=4)) for _ in range(2))
+        question, answer = rng.choice([("who ?", f"it is {name}"), ("where ?", f"in {town}")])
+        lines.append(f"{name} lives in {town} . {question}\t{answer}\n")
+    return "source\ttarget\n" + "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("people"), random.Random(0)
+    for split, letters, count in (("train", "abcdefgh", 2000), ("valid", "stuvwxyz", 60), ("test", "stuvwxyz", 60)):
+        (folder / f"{split}.tsv").write_text(rows(rng, letters, count))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(people, tmp_path_factory):
+    return harken.train(people, out=tmp_path_factory.mktemp("run") / "people", settings={**SMALL, "train.steps": 80})
+
+
+def test_copying_is_chosen_with_its_reason_where_targets_copy(people):
+    notices = list[str]()
+    recipe = choose(
+        str(people), {"data.tokenizer": "word"}, listen=lambda event, **f: notices.append(str(f.get("text")))
+    ).recipe
+    assert (recipe.model.copy, recipe.data.unknown_words) == (True, 64)
+    assert recipe.origins["model.copy"].endswith("of the target words are copied")
+    assert "% of the target words are in the source" in " ".join(notices)
+    for other in ({"model.copy": False}, {"model.kind": "conv"}, {"data.target_tokenizer": "char"}):
+        chosen = choose(str(people), {"data.tokenizer": "word", **other}).recipe
+        assert not dict(chosen.model).get("copy")
+        assert chosen.data.unknown_words == 0
+
+
+def test_copying_is_not_chosen_for_translations(tmp_path):
+    from harken.data.synthetic.phrases import phrases
+
+    (tmp_path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in phrases(400)))
+    assert choose(str(tmp_path / "p.tsv"), {}).recipe.model.copy is False
+
+
+def test_a_trained_model_copies_words_that_the_vocabulary_does_not_have(run):
+    assert run.metrics["test"]["exact_match"] > 0.9
+    assert run.translate("zyxw lives in Paris . who ?") == "it is zyxw"
+    assert run.translate("zyxw lives in Paris . where ?", beam=1) == "in Paris"
+    assert run.translate("zyxw lives in Paris . where ?", prefix="in Paris") == "in Paris"
+    assert run.unknown_words("zyxw lives in Paris . where ?") == []
+    assert run.facts["audit"]["passed"]
+    with pytest.raises(BadInput, match="prefix='Rome'.*use words of the source"):
+        run.translate("zyxw lives in Paris .", prefix="Rome")
+
+
+def test_the_score_of_a_target_is_the_sum_of_the_log_probabilities_of_its_words(run):
+    text = "zyxw lives in Paris . who ?"
+    (targets,) = run.alternatives([text], alternatives=2, length_penalty=0.0)
+    words = run.tokenizer.temporary_words(text)
+    source = torch.from_numpy(run.tokenizer.encode_source(text))[None]
+    for target in targets:
+        ids = run.tokenizer.encode_target(target["text"], words).tolist()
+        logs = run.model.scores(torch.tensor([[run.model.edge, *ids]]), source=source)[0]
+        total = sum(float(logs[n, token].detach()) for n, token in enumerate([*ids, run.model.edge]))
+        assert target["score"] == pytest.approx(total, abs=1e-4)
+
+
+def test_the_pointer_attends_to_the_copied_word(run):
+    text = "zyxw lives in Paris . who ?"
+    trace = run.trace(text)
+    weights = trace.attention("pointer", layer=0, head=0)
+    assert trace.tokens == ["it", "is", "zyxw", "<edge>"]
+    assert trace.source[:4] == ["zyxw", "lives", "in", "Paris"]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4))
+    assert int(weights[2].argmax()) == 0
+    assert {*source_attention(run, text)} == {"cross", "pointer"}
+    assert "pointer attention of" in (run.path / "report.html").read_text()
+
+
+def test_int8_weights_copy_the_same_words(run):
+    quantized = harken.load(run.path, precision="int8")
+    assert quantized.translate("zyxw lives in Paris . where ?") == "in Paris"
+
+
+def test_exports_refuse_a_model_that_copies_in_one_line(run, tmp_path):
+    with pytest.raises(BadInput, match=r"model.copy=true: a model that copies has no counterpart in transformers"):
+        export(run, tmp_path / "hf")
+    with pytest.raises(BadInput, match=r"model.copy=true has no ONNX export; train with model.copy=false"):
+        _build_graph(run)
+
+
+class Died(Exception):
+    """Simulates a killed process."""
+
+
+@pytest.mark.parametrize("kind", ["transformer", "rnn-attention"])
+def test_an_interrupted_training_resumes_bitwise(people, tmp_path, kind):
+    sizes = {} if kind == "transformer" else {"model.kind": kind}
+    kept = {k: v for k, v in SMALL.items() if kind == "transformer" or k not in ("model.heads", "model.d_ff")}
+    settings = {**kept, **sizes, "train.steps": 6, "train.checkpoint_every": 2, "task.eval_pairs": 4}
+
+    def die(event: str, **facts: Any) -> None:
+        if event == "step" and facts["step"] == 5:
+            raise Died
+
+    harken.train(people, out=tmp_path / "complete", settings=settings)
+    with suppress(Died):
+        harken.train(people, out=tmp_path / "broken", settings=settings, listen=die)
+    harken.train(tmp_path / "broken", resume=True)
+    checksums = [sha256_of(tmp_path / name / "model.safetensors") for name in ("complete", "broken")]
+    assert checksums[0] == checksums[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.copy": True, "data.shared_vocab": False, "model.share_embeddings": False}, "model.copy=true: a word"),
+        ({"model.copy": False, "data.unknown_words": 4}, "data.unknown_words=4: only a model that copies"),
+        ({"data.unknown_words": 4, "task.packed": True}, "data.unknown_words=4: not compatible with task.packed=true"),
+    ],
+)
+def test_settings_that_do_not_fit_to_copying_are_refused(people, tmp_path, settings, message):
+    with pytest.raises(BadSetting, match=message):
+        harken.train(people, out=tmp_path / "run", settings={**SMALL, **settings})
