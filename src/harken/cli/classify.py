@@ -48,9 +48,8 @@ PAIR_HELP = "Two texts that belong together; may be repeated. For a BERT: does B
 @precision_option
 @json_option
 def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **settings: object) -> None:
-    """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair, or use
-    --pair; tabs separate the columns of a RUN on several. A RUN that fills in masked words predicts whether the second
-    text of a pair follows the first.
+    """Predict labels with probabilities, or a number, for each TEXT. Tabs separate the texts of a pair (or use --pair)
+    or of several columns. A RUN that fills in masked words predicts whether the second text of a pair follows.
 
     For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
     graphs, a node name, an edge A--B or a graph name, as in training, optionally after the file of another graph.
