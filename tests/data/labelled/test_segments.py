@@ -86,7 +86,9 @@ def test_an_equal_text_of_another_user_is_another_example(tmp_path):
 
 
 def test_the_bag_of_words_has_a_feature_for_each_word_of_each_segment(tmp_path):
-    texts = load(write(tmp_path / "my.csv", [*rows(), ("loud", "loud chair", "the lamp", "y")])).train.texts
+    texts = load(
+        write(tmp_path / "my.csv", [*rows(20), *[("loud", "loud chair", f"the lamp {n}", "y") for n in range(3)]])
+    ).train.texts
     vocab = int(texts.tokens.ids.max()) + 1
     features, W = bag_of_words(texts, vocab), torch.randn(4 * vocab, 2, generator=torch.manual_seed(0))
     for n, y in enumerate(features @ W):
