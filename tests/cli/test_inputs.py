@@ -219,3 +219,27 @@ def test_rows_without_an_answer_are_counted_apart(tmp_path, content, printed, ca
     line, counts = capsys.readouterr().out.splitlines()
     assert line == f"{printed} in {tmp_path / 'out.csv'}"
     assert (json.loads(counts)["answers"], json.loads(counts)["unanswered"]) == (len(texts), texts.count(""))
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "texts"),
+    [
+        ("id\tText\tlabel\n1\tgut, ja\tpos\n2\tböse\tneg\n", ("Text", "text"), ["gut, ja", "böse"]),
+        ('sep=\t\nText\tlabel\n"gut\nund alt"\tpos\nböse\tneg\n', ("Text", "text"), ["gut\nund alt", "böse"]),
+        ("# von Hand\n Text ; label \ngut, ja;pos\nböse;neg\n", ("Text", "text"), ["gut, ja", "böse"]),
+        ("gut, ja\tpos\nböse\tneg\n", (1, "text"), ["gut, ja", "böse"]),
+        ("gut, ja\nböse, nein\nalt, ja\n", (1, "text"), ["gut, ja", "böse, nein", "alt, ja"]),
+        ("Text\ngut\n", ("Text", "text"), ["Text", "gut"]),
+        ("\tgut\n\tböse\n", ("text", "prompt"), ["\tgut", "\tböse"]),
+    ],
+)
+def test_a_txt_is_read_as_a_table_by_its_header_or_like_the_table_of_the_training(tmp_path, content, columns, texts):
+    assert inputs_read(tmp_path, "a.txt", content, columns=columns) == texts
+
+
+def test_a_column_of_a_txt_is_chosen_or_needed(tmp_path):
+    assert inputs_read(tmp_path, "a.txt", "gut\tpos\nböse\tneg\n", column="2") == ["pos", "neg"]
+    with pytest.raises(BadInput, match="it has 2 columns and no header; choose one with --column"):
+        inputs_read(tmp_path, "a.txt", "gut\tpos\nböse\tneg\n", columns=("Text", "text"))
+    with pytest.raises(BadInput, match="contains no columns; a table is needed"):
+        inputs_read(tmp_path, "a.txt", "gut\nböse\n", column="Text")

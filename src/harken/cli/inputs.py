@@ -262,11 +262,25 @@ def _read_rows(
 
 
 def _is_table(path: Path, suffix: str, columns: Sequence[ColumnChoice], keep_tabs: bool, encoding: str | None) -> bool:
-    """Whether a file is read as a table; with `keep_tabs` only a .csv file, or one whose header has the columns."""
-    if suffix not in TABLE_SUFFIXES or not keep_tabs or suffix in HEADED:
-        return suffix in TABLE_SUFFIXES
+    """Whether a file is read as a table: by its suffix, by --column, or, for a .txt, by its header.
+
+    A .txt with the same number of tabs in all lines is a table too if the run was trained on a column. With `keep_tabs`
+    only a .csv file is a table, or one whose header has the columns.
+    """
+    if suffix in TABLE_SUFFIXES and (not keep_tabs or suffix in HEADED):
+        return True
+    if suffix in JSON_SUFFIXES:
+        return False
+    if len(columns) == 1 and not keep_tabs:
+        return True
     names = [choice for choice in map(_refs, columns) if not any(isinstance(ref, int) for ref in choice)]
-    return any({*choice} <= {*table_head(path, choice, encoding).cells} for choice in names)
+    try:
+        head = table_head(path, [*chain.from_iterable(names)], encoding)
+    except BadInput:  # not a single delimiter
+        return False
+    if any({*choice} <= {*head.cells} for choice in names):
+        return suffix in TABLE_SUFFIXES or (head.is_regular and len(head.cells) > 1)
+    return not keep_tabs and head.is_regular and head.delimiter == "\t" and tuple(columns) != TEXT_COLUMNS
 
 
 def _table_rows(path: Path, columns: Sequence[ColumnChoice], encoding: str | None) -> Iterator[InputRow]:

@@ -38,8 +38,6 @@ def preview_table(text: TextPreview) -> TablePreview | None:
     """The best table for the text, regular or not, without blank lines, `sep=;` and # comments before it."""
     if text.suffix == ROWS_SUFFIX:
         return _sheet(text)
-    if text.suffix not in TABLE_SUFFIXES:
-        return _best_table(text, 0)
     delimiters = DELIMITERS
     skip = _count_leading(text.lines, lambda line: not line.strip())
     if skip < len(text.lines) and (separator := SEPARATOR_LINE.fullmatch(text.lines[skip].strip(" "))):

@@ -44,6 +44,7 @@ class TableHead(NamedTuple):
     can_be_header: bool
     delimiter: str
     suffix: str  # of the format: .csv for news.csv.gz
+    is_regular: bool  # nearly all rows have the same number of cells
 
 
 def table_head(path: Path, names: Sequence[ColumnRef], encoding: str | None = None) -> TableHead:
@@ -54,7 +55,9 @@ def table_head(path: Path, names: Sequence[ColumnRef], encoding: str | None = No
         raise BadInput(f"{path}: contains no columns; a table is needed; check the file")
     first, has_header = _first_row(text, table, names)
     rows = [row for row in table.rows if len(row) == len(first)]
-    return TableHead(first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter, text.suffix)
+    return TableHead(
+        first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter, text.suffix, table.is_regular
+    )
 
 
 def read_rows(path: Path, names: Sequence[ColumnRef], encoding: str | None = None) -> NumberedRows:
