@@ -80,7 +80,7 @@ def test_a_table_of_texts_is_clustered_with_the_line_of_each_row_and_without_emp
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nope.npy"], "nope.npy: no such file; give a .npy, .csv or .tsv file of vectors"),
+        (["nope.npy"], "nope.npy: no such file; give a .npy file or a table of vectors"),
         (["p.npy", "data.decimal=,"], "cluster has no settings; use an option, such as --decimal or --column"),
         (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
         (["p.npy", "--k", "two"], "expected a number (3), a range (2-8) or a list (2,4,8)"),

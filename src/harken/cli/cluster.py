@@ -75,7 +75,7 @@ def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> No
 
 
 def _print_clusters(facts: ClusterFacts, out: Path) -> None:
-    from harken.experiments.cluster.page import agreement_text, cluster_verdict, labels_text, n_clusters_text
+    from harken.experiments.cluster.page import agreement_text, cluster_verdict, labels_text, n_clusters_text, place
 
     heads = ["k", "inertia", "silhouette", "stability", "inertia of each restart"]
     rows = [[row["k"], row["inertia"], row["silhouette"], row["stability"]] for row in facts["candidates"]]
@@ -88,7 +88,7 @@ def _print_clusters(facts: ClusterFacts, out: Path) -> None:
         words = "   ".join(filter(None, [", ".join(one["words"]), labels_text(one)]))
         click.echo(f"\n  cluster {one['cluster']}: {one['size']:,} points   {words}".rstrip())
         for row in one["examples"]:
-            click.echo(f"    {row['distance']:8.4f}  row {row['row']:<7} {row.get('text', '')[:EXAMPLE_CHARACTERS]}")
+            click.echo(f"    {row['distance']:8.4f}  {place(row):<11} {row.get('text', '')[:EXAMPLE_CHARACTERS]}")
     click.echo(f"\n  {cluster_verdict(facts)}")
     if agreement := agreement_text(facts):
         click.echo(f"  {agreement}")

@@ -1,7 +1,12 @@
 """Vectors from files: accepted formats, and one line for every other file."""
 
+import gzip
+
 import numpy as np
+import openpyxl
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from harken.data.tables.vectors import read_vectors
 from harken.errors import BadInput
@@ -49,7 +54,7 @@ def test_a_single_column_is_accepted(tmp_path):
         ("x.csv", "a,b\nhello,you\nmy,friend\n", r"\(a, b\) hold text, not numbers; .* harken cluster RUN x.csv"),
         ("x.csv", "", "x.csv: an empty file"),
         ("x.csv", "\n \n", "only white space"),
-        ("x.txt", "1 2\n", r"read from .npy, .csv, .tsv files; .* harken cluster RUN x.txt"),
+        ("x.txt", "1 2\n", r"read from .npy files and from tables .*; .* harken cluster RUN x.txt"),
         ("x.npy", "no array", "not a valid NumPy array"),
     ],
 )
@@ -135,3 +140,26 @@ def test_an_unclosed_quote_swallows_no_point(tmp_path, content):
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(BadInput, match=r"a.csv:3: a quote is not closed; fix the row"):
         read_vectors(tmp_path / "a.csv", silent)
+
+
+def test_vectors_of_every_table_format_are_read_with_the_lines_of_their_rows(tmp_path):
+    content = "name;x;y\nA;1.5;2\n\nB;3;-4\n"
+    (tmp_path / "a.csv").write_text(content)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "a.tsv").write_bytes(content.replace(";", "\t").encode("utf-16"))
+    (tmp_path / "a.json").write_text('[{"name": "A", "x": 1.5, "y": 2},\n\n{"name": "B", "x": 3, "y": -4}]')
+    (tmp_path / "a.jsonl").write_text('{"name": "A", "x": 1.5, "y": 2}\n\n{"name": "B", "x": 3, "y": -4}\n')
+    parquet.write_table(pa.table({"name": ["A", "B"], "x": [1.5, 3], "y": [2, -4]}), tmp_path / "a.parquet")
+    workbook = openpyxl.Workbook()
+    for row in (["name", "x", "y"], ["A", 1.5, 2], [], ["B", 3, -4]):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "a.xlsx")
+    lines = {".jsonl": [1, 3], ".json": [1, 3], ".parquet": [1, 2]}
+    for path in sorted(tmp_path.glob("a.*")):
+        vectors = read_vectors(path, silent)
+        assert (vectors.x.tolist(), vectors.columns, vectors.names) == ([[1.5, 2], [3, -4]], ["x", "y"], ["A", "B"])
+        assert vectors.lines == lines.get(path.suffix, [2, 4]), path
+    assert read_vectors(tmp_path / "a.xlsx", silent, decimal=",").x.tolist() == [[1.5, 2], [3, -4]]
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "y": 2}\n{"x": 1, "z": 2}\n')
+    with pytest.raises(BadInput, match=r"a.jsonl:2: the key 'z' is not in the first object; fix the row"):
+        read_vectors(tmp_path / "a.jsonl", silent)

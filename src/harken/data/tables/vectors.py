@@ -1,6 +1,7 @@
 """Vectors from a file: a NumPy array, or a table of numbers with one row per point. Nothing in it can run code."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,14 @@ from harken.errors import BadInput
 from harken.events import Listener
 from harken.suggestions import did_you_mean, similar_path
 
-from .numbers import Decimal, format_problem, is_missing, is_number, parse_number
+from .columns import json_objects
+from .numbers import Decimal, format_problem, is_missing, is_number, parse_number, workbook_numbers
 from .read import parse_quoted
+from .text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, iter_lines, text_file
 from .untrusted import Array, check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
-SUFFIXES = (".npy", ".csv", ".tsv")
+ACCEPTED = "vectors are read from .npy files and from tables (.csv, .tsv, .xlsx, .parquet, .json, .jsonl)"
 
 
 class Vectors(NamedTuple):
@@ -27,6 +30,7 @@ class Vectors(NamedTuple):
     columns: list[str]
     names: list[str] | None = None
     target: Floats | None = None  # N
+    lines: Sequence[int] = ()  # of the rows of a table, in its file
 
 
 def read_vectors(
@@ -37,11 +41,12 @@ def read_vectors(
     The column `target` is not one of those of the vectors.
     """
     if not path.is_file():
-        raise BadInput(f"{path}: no such file; give a .npy, .csv or .tsv file of vectors{similar_path(path)}")
-    if path.suffix.lower() not in SUFFIXES:
+        raise BadInput(f"{path}: no such file; give a .npy file or a table of vectors{similar_path(path)}")
+    is_array = path.suffix.lower() == ".npy"
+    if not is_array and text_file(path).suffix not in (*TABLE_SUFFIXES, *JSON_SUFFIXES):
         fix = f"for a file of texts name a run first: harken cluster RUN {path.name}"
-        raise BadInput(f"{path}: vectors are read from {', '.join(SUFFIXES)} files; {fix}")
-    if path.suffix.lower() == ".npy":
+        raise BadInput(f"{path}: {ACCEPTED}; {fix}")
+    if is_array:
         x = _read_npy(path)
         names = [str(n + 1) for n in range(x.shape[1])]
         vectors = _select(Vectors(x, names), *_wanted(path, columns, target, names))
@@ -72,7 +77,7 @@ def _select(vectors: Vectors, indices: Sequence[int], target: int | None) -> Vec
     indices = indices or [n for n in range(len(vectors.columns)) if n != target]
     x, names = vectors.x, vectors.columns
     y = None if target is None else x[:, target].astype(np.float64)
-    return Vectors(x[:, indices], [names[n] for n in indices], vectors.names, y)
+    return Vectors(x[:, indices], [names[n] for n in indices], vectors.names, y, vectors.lines)
 
 
 def _read_npy(path: Path) -> Floats:
@@ -108,7 +113,9 @@ def _column_indices(path: Path, columns: Sequence[str], names: Sequence[str]) ->
 def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: Decimal, target: str | None) -> Vectors:
     """The selected columns, or the numeric ones; a column with more than half numbers must be completely numeric."""
     names, rows = _table_rows(path)
-    columns = list(zip(*(cells for _, cells in rows), strict=True))
+    columns = [
+        workbook_numbers(column, decimal, str(path)) for column in zip(*(cells for _, cells in rows), strict=True)
+    ]
     features, n_target = _wanted(path, selected, target, names)
     wanted = [*features, *([] if n_target is None else [n_target])] if selected else []
     for n in wanted or range(len(columns)):
@@ -135,7 +142,9 @@ def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: 
         ignored = f"; ignored: {', '.join(names[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the text column {names[texts[0]]!r} names the rows{ignored}")
     x = np.array([numbers[n] for n in indices], np.float64).T
-    vectors = Vectors(np.ascontiguousarray(x), [names[n] for n in indices], list(columns[texts[0]]) if texts else None)
+    text = list(columns[texts[0]]) if texts else None
+    lines = [line for line, _ in rows]
+    vectors = Vectors(np.ascontiguousarray(x), [names[n] for n in indices], text, lines=lines)
     return _select(vectors, [], None if n_target is None else indices.index(n_target))
 
 
@@ -147,14 +156,7 @@ def _count_numbers(column: Sequence[str], numbers: Sequence[float | None]) -> in
 
 def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The column names, and each row that is not empty with its line number."""
-    table = dialect.reading_table(preview.preview_text(preview.read_head(path)))
-    delimiter, skip = (table.delimiter, table.skip) if table else (",", 0)
-    lines = enumerate(preview.read_utf8(path).split("\n"), 1)
-
-    def stop(line: int, reason: str) -> None:
-        raise BadInput(f"{path}:{line}: {reason}; fix the row, or write the vectors with numpy.save")
-
-    numbered = parse_quoted(((n, line.rstrip("\r")) for n, line in lines if n > skip), delimiter, stop)
+    numbered = _json_rows(path) if text_file(path).suffix in JSON_SUFFIXES else _split_rows(path)
     rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     width = len(rows[0][1]) if rows else 0
     for line, cells in rows:
@@ -165,3 +167,36 @@ def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     if not rows:
         raise BadInput(f"{path}: the table is empty; one row per point is needed")
     return names, rows
+
+
+def _split_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each line below the lines before the table."""
+    text = preview.preview_text(preview.read_head(path))
+    table = dialect.reading_table(text)
+    delimiter, skip = (table.delimiter, table.skip) if table else (",", 0)
+
+    def stop(line: int, reason: str) -> None:
+        _stop(path, line, reason)
+
+    lines = ((n, line) for n, line in iter_lines(path, _stop) if line is not None and n > skip)
+    if text.suffix != ROWS_SUFFIX:
+        return parse_quoted(lines, delimiter, stop)
+    width = len(table.rows[0]) if table else 0
+    return ((n, preview.padded(json.loads(line), width)) for n, line in lines)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The keys of the first object, then the values of each; "" for a missing one."""
+    objects = json_objects(path, iter_lines(path, _stop), _stop)
+    names: list[str] = []
+    for line, value in objects:
+        if not names:
+            names = [*value]
+            yield 0, names
+        if unknown := [name for name in value if name not in names]:
+            _stop(path, line, f"the key {unknown[0]!r} is not in the first object")
+        yield line, ["" if value.get(name) is None else str(value[name]) for name in names]
+
+
+def _stop(path: Path, line: int, reason: str) -> None:
+    raise BadInput(f"{path}:{line}: {reason}; fix the row, or write the vectors with numpy.save")

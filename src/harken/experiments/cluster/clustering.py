@@ -193,7 +193,9 @@ def describe_clusters(clusters: Clusters, points: Points) -> list[ClusterDescrip
         nearest = np.argsort(distances, kind="stable")[:N_EXAMPLES]
         examples = [ClusterExample(row=int(members[i]) + 1, distance=float(distances[i])) for i in nearest]
         for example in examples:
-            example |= {"text": points.names[example["row"] - 1]} if points.names else {}
+            index = example["row"] - 1
+            example |= {"line": points.lines[index]} if points.lines else {}
+            example |= {"text": points.names[index]} if points.names else {}
         descriptions.append({"cluster": n, "size": len(members), "words": words[n], "examples": examples})
         if points.labels:
             counts = Counter(points.labels[i] for i in members.tolist())

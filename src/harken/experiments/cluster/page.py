@@ -13,7 +13,7 @@ from harken.experiments.report.formatting import format_number
 from harken.experiments.report.html import Html, tag
 from harken.experiments.report.page import definition_list, html_page, html_table
 
-from .records import ClusterDescription, ClusterFacts, TableRegressionFacts
+from .records import ClusterDescription, ClusterExample, ClusterFacts, TableRegressionFacts
 from .table_pcr import regression_chart, regression_verdict
 
 if TYPE_CHECKING:
@@ -90,9 +90,14 @@ def _regression(facts: TableRegressionFacts) -> list[Html]:
     return [tag("p", regression_verdict(facts)), *tables]
 
 
+def place(example: ClusterExample) -> str:
+    """The line of a point in its file, or its row."""
+    return f"line {example['line']}" if "line" in example else f"row {example['row']}"
+
+
 def _description(description: ClusterDescription) -> Html:
     words = ", ".join(description["words"]) or labels_text(description) or "no distinctive words"
-    examples = [tag("li", f"{e.get('text', '')[:200]} (row {e['row']})") for e in description["examples"]]
+    examples = [tag("li", f"{e.get('text', '')[:200]} ({place(e)})") for e in description["examples"]]
     title = f"{description['cluster']}: {description['size']:,} points"
     return tag("div", tag("h3", title), tag("p", words), tag("ul", examples))
 

@@ -86,7 +86,7 @@ def load_points(what: object, texts: object, options: ClusterOptions, listen: Li
         names = list(read_texts(Path(str(texts)), listen, options["column"]).values())
         if len(names) != len(vectors.x):
             raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(vectors.x):,} vectors; both must agree")
-    return Points(vectors.x, names, str(what), columns=vectors.columns, target=vectors.target)
+    return Points(vectors.x, names, str(what), vectors.lines, columns=vectors.columns, target=vectors.target)
 
 
 def _embedded_points(run: Run, texts: object, options: ClusterOptions, listen: Listener) -> Points:

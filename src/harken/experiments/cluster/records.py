@@ -15,9 +15,10 @@ class ClusterCandidate(TypedDict):
 
 
 class ClusterExample(TypedDict):
-    """A point near the center of its cluster; rows count from 1."""
+    """A point near the center of its cluster; rows count from 1, without a header."""
 
     row: int
+    line: NotRequired[int]  # of a file
     distance: float
     text: NotRequired[str]
 
