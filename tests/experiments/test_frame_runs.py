@@ -7,8 +7,10 @@ import pytest
 
 import harken
 from harken.data.tables.columns import MAX_QUOTED_LINES
+from harken.data.tables.frame import save_frame
 from harken.errors import BadInput
 from harken.events import SkippedRowsWarning
+from harken.experiments.choose import choose, target_settings
 
 SMALL = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 16, "train.threads": 1}
 LABELS = {**SMALL, "train.steps": 40, "train.lr": 0.02, "data.vocab_size": 200}
@@ -75,6 +77,12 @@ def test_the_rows_of_another_frame_are_evaluated(trained):
     assert score.metrics["accuracy"] == pytest.approx(np.mean(predicted == np.array(frame["opinion"])))
 
 
+def test_an_unknown_label_of_another_frame_is_named_by_its_row(trained):
+    frame = StandInFrame(review=["a good film", "a bad film"], opinion=["pos", "meh"])
+    with pytest.raises(BadInput, match=r"^DataFrame, row 1: unknown label 'meh'"):
+        trained.evaluate(data=frame)
+
+
 def test_labels_that_did_not_occur_in_training_are_named_with_their_counts(trained):
     frame = StandInFrame(review=["a good film", "a bad film", "a film"], opinion=["meh", "pos", "meh"])
     notices = []
@@ -87,6 +95,7 @@ def test_predictions_below_the_minimum_probability_are_unknown(trained):
     (labels,) = trained.classify([frame["review"][0]])
     assert trained.predict(frame, min_probability=labels[0]["probability"]) == ["pos", None]
     assert trained.predict(frame, min_probability=1.0) == ["unknown", None]
+    assert trained.predict(frame, min_probability=np.float64(1)) == ["unknown", None]
     (first, *others) = trained.classify(frame["review"][0], min_probability=1.0)
     assert (first, others) == ({"label": "unknown", "probability": labels[0]["probability"]}, labels)
 
@@ -136,6 +145,15 @@ def test_a_numeric_target_is_predicted_as_a_number(tmp_path):
     answers = run.predict(frame)
     assert len(answers) == 60
     assert all(isinstance(answer, float) for answer in answers)
+
+
+@pytest.mark.parametrize("name", ["height", "label"])
+def test_fractions_in_a_small_frame_are_a_regression_target(tmp_path, name):
+    path = save_frame(StandInFrame(review=reviews(60)["review"], **{name: [n / 8 for n in range(60)]}))
+    settings = target_settings(path, name, {})
+    assert settings == {"data.label": name} | ({"data.text": "review"} if name == "label" else {})
+    choice = choose(str(path), settings)
+    assert choice.recipe.data.kind == "table"
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -140,7 +140,8 @@ class Inputs:
                 click.echo(f"harken: {notice}", err=True)
 
             def read() -> Iterator[InputRow]:
-                rows = _read_rows(path, columns, keep_tabs and self.column is None, self.encoding)
+                is_chosen = self.column is not None
+                rows = _read_rows(path, columns, self.encoding, keep_tabs=keep_tabs, is_chosen=is_chosen)
                 return rows if convert is None else map(partial(convert, path), rows)
 
             self._scan(read(), count_values)
@@ -239,11 +240,12 @@ def locate_image(path: Path, row: InputRow) -> InputRow:
 
 
 def _read_rows(
-    path: Path, columns: Sequence[ColumnChoice], keep_tabs: bool, encoding: str | None
+    path: Path, columns: Sequence[ColumnChoice], encoding: str | None, *, keep_tabs: bool, is_chosen: bool
 ) -> Iterator[InputRow]:
-    """The rows of a table, the objects or strings of a JSON file, or plain lines."""
+    """The rows of a table, the objects or strings of a JSON file, or plain lines. `is_chosen`: by --column."""
     file = text_file(path, encoding)
-    if _is_table(path, file.suffix, columns, keep_tabs, encoding):
+    is_table = is_chosen and file.suffix not in JSON_SUFFIXES
+    if is_table or _is_table(path, file.suffix, columns, keep_tabs, encoding):
         yield from _table_rows(path, columns, encoding)
         return
     with file.path.open(encoding="utf-8-sig", newline="\n") as lines:
@@ -262,7 +264,7 @@ def _read_rows(
 
 
 def _is_table(path: Path, suffix: str, columns: Sequence[ColumnChoice], keep_tabs: bool, encoding: str | None) -> bool:
-    """Whether a file is read as a table: by its suffix, by --column, or, for a .txt, by its header.
+    """Whether a file is read as a table: by its suffix, or, for a .txt, by its header.
 
     A .txt with the same number of tabs in all lines is a table too if the run was trained on a column. With `keep_tabs`
     only a .csv file is a table, or one whose header has the columns.
@@ -271,8 +273,6 @@ def _is_table(path: Path, suffix: str, columns: Sequence[ColumnChoice], keep_tab
         return True
     if suffix in JSON_SUFFIXES:
         return False
-    if len(columns) == 1 and not keep_tabs:
-        return True
     names = [choice for choice in map(_refs, columns) if not any(isinstance(ref, int) for ref in choice)]
     try:
         head = table_head(path, [*chain.from_iterable(names)], encoding)

@@ -84,7 +84,9 @@ def fit_labels(values: Iterable[str], n_examples: int, unit: str, path: str) -> 
         raise BadInput(f"{path}: {only}; classification needs at least two labels; add {unit} with others")
     if len(labels) > max(MAX_CLASSES, n_examples / 2):
         problem = f"{len(labels):,} different labels in {n_examples:,} {unit}, such as {labels[0][:40]!r}"
-        raise BadInput(f"{path}: {problem}; too many for a label; name another column: data.label=...")
+        are_numbers = all(table_numbers.is_number(label) for label in labels)
+        fix = "to predict numbers: data.target_type=number; or " * are_numbers
+        raise BadInput(f"{path}: {problem}; too many for a label; {fix}name another column: data.label=...")
     return labels
 
 

@@ -16,6 +16,7 @@ from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.sets.columns import preview_rows
+from harken.data.tables.frame import frame_column_type
 from harken.data.tables.text_file import JSON_SUFFIXES, check_encoding, text_file
 from harken.data.text.source import TextSource
 from harken.errors import BadInput, BadSetting
@@ -359,7 +360,8 @@ def target_settings(what: str | Path | None, target: str, settings: SettingsDict
     kind, detected = settings.get("data.kind"), SettingsDict()
     if what is not None and Path(what).is_file():
         detection = detect_kind(Path(what), _encoding(settings))
-        kind, detected = kind or detection.kind, detection.settings
+        is_number = bool(frame_column_type(Path(what), target))  # which no model of pairs generates
+        kind, detected = kind or ("table" if is_number else detection.kind), detection.settings
     names = ("data.target", "data.source") if kind == "pairs" else ("data.label", "data.text")
     inputs = {names[1]: detected[names[1]]} if detected.get(names[1], target) != target else {}
     return inputs | settings | {names[0]: target}

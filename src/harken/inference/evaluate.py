@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypedDict, cast
 
-from harken.data.tables.frame import Data, data_path
+from harken.data.tables.frame import Data, data_path, naming_rows, rows_in_errors
 from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent, without_overflow
 from harken.tasks import Evaluation
@@ -21,6 +21,7 @@ class EvaluationOptions(TypedDict, total=False):
     listen: Listener
 
 
+@rows_in_errors()
 def evaluate_run(
     run: LoadedModel,
     split: str | None = None,
@@ -34,6 +35,7 @@ def evaluate_run(
 
     overflow="windows" averages over the overlapping windows of a long text.
     """
+    listen = naming_rows(listen)
     check_overflow(overflow, allowed=run.recipe.task.kind == "classify")
     split = split or ("test" if data is not None or "test" in run.metrics else "valid")
     other = None if data is None else (data := data_path(data, listen), split)

@@ -400,10 +400,10 @@ def test_the_reason_states_the_number_of_label_values(tmp_path: Path) -> None:
 
 
 def test_pairs_state_why_they_are_not_a_table(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,label\n" + table("a {v} {n},{ab}", 8))
+    (tmp_path / "a.csv").write_text("text,word\n" + table("a {v} {n},{ab}", 8))
     kind, why = detect_kind(tmp_path / "a.csv").alternatives[0]
     assert kind == "table"
-    assert "column 'label' has 2 values with 4.0 occurrences on average" in why
+    assert "column 'word' has 2 values with 4.0 occurrences on average" in why
 
 
 def test_repeated_sentences_have_too_many_words_for_a_label(tmp_path: Path) -> None:
@@ -807,3 +807,21 @@ def test_a_file_of_a_folder_is_not_to_be_converted_next_to_the_others(tmp_path: 
     (tmp_path / "notes.txt").write_bytes(LATIN)
     with pytest.raises(BadInput, match=r"harken reads UTF-8; set data\.encoding=cp1252$"):
         detect_kind(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "target_type"),
+    [
+        ("pn" * 3, "table", None),
+        ("abcdefghijklmnopqrstuvwxyz" * 3, "table", None),
+        ([n / 8 for n in range(30)], "table", "number"),
+        ([f"the letter {n}" for n in range(30)], "pairs", None),
+    ],
+)
+def test_a_column_named_label_is_one_although_its_values_are_rare(labels, kind, target_type, tmp_path):
+    rows = (f"a sentence of words {n},{label}\n" for n, label in enumerate(labels))
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
+    detection = detect_kind(tmp_path / "a.csv")
+    assert (detection.kind, detection.settings.get("data.target_type")) == (kind, target_type)
+    if kind == "table":
+        assert (detection.settings["data.text"], detection.settings["data.label"]) == ("text", "label")

@@ -75,6 +75,11 @@ def test_missing_values_are_empty_and_every_other_value_is_as_written():
     assert column_cells(StandInFrame(x=values), "x") == expected
 
 
+def test_integers_that_pandas_stores_as_floats_are_written_as_integers():
+    frame = StandInFrame(a=[1.0, np.float64(20), float("nan")], b=[1.0, 2.5, None], c=[math.inf, 1.0, 2.0])
+    assert [column_cells(frame, name) for name in "abc"] == [["1", "20", ""], ["1.0", "2.5", ""], ["inf", "1.0", "2.0"]]
+
+
 def test_pandas_missing_values_are_empty():
     pandas = pytest.importorskip("pandas")
     column = pandas.Series(["a", pandas.NA, None], dtype="string")

@@ -51,6 +51,7 @@ SOURCE_NAME, TARGET_NAME, ID_NAME, COMMON_NAME = (
     re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier", "common")
 )
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
+DECIMAL = re.compile(r"[+-]?\d*[.,]\d+")
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)
 
@@ -330,6 +331,7 @@ class ColumnStats:
     filled_fraction: float  # of all cells
     n_values: int  # distinct
     number_fraction: float
+    has_decimals: bool
     text_fraction: float
     mean_words: float
     is_identifier: bool  # identifies or credits the row: neither text nor label
@@ -348,11 +350,14 @@ def column_stats(table: TablePreview) -> list[ColumnStats]:
         sample = [cell.strip()[:200] for cell in cells[:1000]] or [""]
         present = [cell for cell in sample if not is_missing(cell)] or sample
         numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in present) / len(present)
+        decimals = any(map(DECIMAL.fullmatch, present))
         texts = sum(any(map(str.isalpha, cell)) and not CODE.fullmatch(cell) for cell in sample) / len(sample)
         words = sum(len(cell.split()) for cell in sample) / len(sample)
         is_identifier = bool(ID_NAME.search(normalize_name(title)) or all(map(CREDIT.match, sample)))
         counts = len(cells), len(cells) / len(column), len({*map(str.strip, set(cells))})
-        columns.append(ColumnStats(index, ref, normalize_name(title), *counts, numbers, texts, words, is_identifier))
+        columns.append(
+            ColumnStats(index, ref, normalize_name(title), *counts, numbers, decimals, texts, words, is_identifier)
+        )
     return columns
 
 

@@ -61,9 +61,15 @@ def _repeats(text: TextPreview, c: ColumnStats) -> bool:
 
 def _is_regression(text: TextPreview, c: ColumnStats) -> bool:
     """Whether the column holds numbers, is named like a target, and has too many values for a label."""
-    if c.n_values <= 100 and _repeats(text, c):
+    if c.n_values < 2 or (c.n_values <= 100 and _repeats(text, c)):
         return False
-    return (_has_number_name(c) and c.n_values > 1) or (_has_label_name(c) and _is_numeric(c) and c.n_values > 100)
+    is_measured = c.n_values > 100 or (c.has_decimals and not _may_be_named_label(c))
+    return _has_number_name(c) or (_has_label_name(c) and _is_numeric(c) and is_measured)
+
+
+def _may_be_named_label(c: ColumnStats) -> bool:
+    """Whether the values repeat often enough for a label if the name of the column says that it is one."""
+    return _has_label_name(c) and 2 * c.n_values <= c.n_filled and c.n_values <= 100
 
 
 def _not_a_label(text: TextPreview, c: ColumnStats) -> str:
@@ -74,7 +80,7 @@ def _not_a_label(text: TextPreview, c: ColumnStats) -> str:
         return ""
     mean = c.n_filled / max(1, c.n_values)
     observed = f"{c} has {c.n_values} values with {mean:.1f} occurrences on average, but a label has"
-    if not (2 <= c.n_values <= 100 and _repeats(text, c)):
+    if c.n_values < 2 or not (_may_be_named_label(c) or (c.n_values <= 100 and _repeats(text, c))):
         return f"{observed} at most 100, each with at least 5 occurrences"
     if not _has_label_name(c) and c.mean_words > 3:  # repeated sentences are not labels
         return f"{observed} at most 3 words, and these have {c.mean_words:.1f}"

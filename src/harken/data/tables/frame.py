@@ -67,7 +67,10 @@ def column_cells(frame: Frame, name: str) -> list[str]:
     if name not in by_name:
         known = f"its columns are {', '.join(by_name)}"
         raise BadInput(f"{type(frame).__name__}: no column {name!r}; {known}.{did_you_mean(name, list(by_name))}")
-    values = frame[by_name[name]]  # type: ignore[index]  # pandas has names of any type
+    values = list(frame[by_name[name]])  # type: ignore[index]  # pandas has names of any type
+    if all(_is_missing(value) or (isinstance(value, float | np.floating) and value.is_integer()) for value in values):
+        # pandas stores integers as floats if one is missing
+        values = [value if _is_missing(value) else int(value) for value in values]  # type: ignore[call-overload]
     return [_cell(value, name, n) for n, value in enumerate(values)]
 
 
@@ -80,13 +83,17 @@ def _cell(value: object, column: str, row: int) -> str:
     if isinstance(value, bytes | list | tuple | dict | set):
         accepted = "texts, numbers, dates and lists of texts are accepted; convert the column to text"
         raise BadInput(f"column {column!r}, row {row}: {type(value).__name__} {value!r:.40}; {accepted}")
-    return "" if value is None or str(value) in MISSING else str(value)
+    return "" if _is_missing(value) else str(value)
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or str(value) in MISSING
 
 
 def _column_type(frame: Frame, name: str) -> str:
     """The name in TYPES of the type that all values of a column have; empty for texts and mixed types."""
     by_name = {str(column): column for column in frame.columns}
-    values = [v for v in frame[by_name[name]] if v is not None and str(v) not in MISSING]  # type: ignore[index]
+    values = [v for v in frame[by_name[name]] if not _is_missing(v)]  # type: ignore[index]
     is_bool = [isinstance(value, bool | np.bool_) for value in values]
     if not values or any(is_bool):
         return "bool" if values and all(is_bool) else ""

@@ -36,7 +36,7 @@ def mark_unknown(rows: list[list[LabelScore]], min_probability: float) -> list[l
     if any("value" in row[0] for row in rows):
         raise BadInput("min_probability: this run predicts a number, which has no probability; leave it out")
     best: list[LabelScore] = [{"label": UNKNOWN, "probability": row[0]["probability"]} for row in rows]
-    is_low = [row[0]["probability"] < min_probability for row in rows]
+    is_low = [row[0]["probability"] < float(min_probability) for row in rows]
     return [[first] * low + row for first, low, row in zip(best, is_low, rows, strict=True)]
 
 
