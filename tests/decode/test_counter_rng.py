@@ -1,5 +1,6 @@
 """Counter-based random numbers pass statistical tests and depend on seed, index and draw only."""
 
+import numpy as np
 import torch
 
 from harken.decode.counter_rng import row_seeds, uniform
@@ -58,3 +59,7 @@ def test_seed_index_and_draw_all_change_the_numbers():
 def test_large_and_negative_seeds_are_accepted():
     assert torch.isfinite(uniform(row_seeds(2**70, 0, 1), torch.tensor(2**31), 5)).all()
     assert torch.isfinite(uniform(row_seeds(-3, 0, 2), torch.tensor(0), 5)).all()
+
+
+def test_a_numpy_seed_is_that_number():
+    assert row_seeds(np.int32(7), 0, 3).tolist() == row_seeds(7, 0, 3).tolist()

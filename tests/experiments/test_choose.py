@@ -372,3 +372,14 @@ def test_a_first_row_read_as_data_that_could_be_the_header_gives_a_notice(tmp_pa
     (tmp_path / "a.csv").write_text("Lektion,Zielwort\n" + rows, "utf-8")
     assert [text.endswith("data.source=Lektion data.target=Zielwort") for text in notices("a.csv")] == [True]
     assert notices("a.csv", {"data.source": 1}) == notices("a.csv", {"data.label": "Zielwort"}) == []
+
+
+@pytest.mark.parametrize("label", ["height", "autre"])
+def test_a_labelled_table_keeps_the_detected_text_although_a_setting_names_the_label(label, tmp_path):
+    numbers = ((f"{n}.5", f"un texte {n}") for n in range(30))
+    rows = "".join(
+        f"a text of words {n},{height if label == 'height' else text}\n" for n, (height, text) in enumerate(numbers)
+    )
+    (tmp_path / "a.csv").write_text(f"Aufsatz,{label}\n{rows}")
+    recipe = choose(str(tmp_path / "a.csv"), {"data.label": label}).recipe
+    assert (recipe.data.kind, recipe.data.text) == ("table", "Aufsatz")

@@ -10,7 +10,7 @@ GOLDEN = 0x9E3779B1  # 2^32 / the golden ratio, an odd number: spreads consecuti
 
 def row_seeds(seed: int, index: int, rows: int) -> Tensor:  # B
     """One seed per row: row r of seed s equals row 0 of seed s + r; different `index` values never share a seed."""
-    mixed = [np.random.SeedSequence([(seed + row) % 2**64, index]).generate_state(1)[0] for row in range(rows)]
+    mixed = [np.random.SeedSequence([(int(seed) + row) % 2**64, index]).generate_state(1)[0] for row in range(rows)]
     return torch.from_numpy(np.array(mixed, np.int64))
 
 

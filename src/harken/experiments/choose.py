@@ -142,19 +142,19 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
         except BadInput:  # a plug-in may read it
             return kind, Detection(kind, "set by data.kind", {}, (), user_specified=True)
         same = kind == KIND.get(detection.kind, detection.kind)
-        return kind, detection if same else _overridden(kind, "data.kind", detection)
+        return kind, detection if same else _overridden(kind, "data.kind", detection, overrides)
     detection = detect_kind(path, encoding, names)
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
         if name == "data.group" and detection.kind == "table" and not _has_text(path, overrides):
-            return kind, _overridden(kind, name, detection)  # without a text, the rows of a group are a set
+            return kind, _overridden(kind, name, detection, overrides)  # without a text, the rows of a group are a set
         is_read = detection.kind in registry.kind_names("data")
         if not is_read or name[5:] not in registry.find_kind("data", detection.kind).model_fields:
             without_text = "data.group" in overrides and "data.text" not in overrides
             if name == "data.label" and without_text:  # pairs have a group, but no label
                 name, kind = "data.group", "sets"
-            return kind, _overridden(kind, name, detection)
+            return kind, _overridden(kind, name, detection, overrides)
     if not COLUMN_KINDS.keys() & overrides.keys():
         _require_reader(what, detection)
     return KIND.get(detection.kind, detection.kind), detection
@@ -169,10 +169,19 @@ def _has_text(path: Path, overrides: SettingsDict) -> bool:
     return any(c.text_fraction >= 0.5 and c.mean_words >= MIN_TEXT_WORDS and c.ref not in reserved for c in columns)
 
 
-def _overridden(kind: str, setting: str, detection: Detection) -> Detection:
-    """The detection where a setting overrides it."""
+def _overridden(kind: str, setting: str, detection: Detection, overrides: SettingsDict) -> Detection:
+    """The detection where a setting overrides it; a labelled table keeps the detected column of text."""
     reason = f"set by {setting}; detected as {detection.kind}: {detection.reason}"
-    return Detection(kind, reason, {}, (), user_specified=True, notice=detection.notice)
+    text = _text_beside(detection, overrides["data.label"]) if kind == "table" and "data.label" in overrides else None
+    settings: SettingsDict = {} if text is None else {"data.text": text}
+    return Detection(kind, reason, settings, (), user_specified=True, notice=detection.notice)
+
+
+def _text_beside(detection: Detection, label: object) -> object:
+    """The detected column of text: of pairs the one that is not the label; None if there is none."""
+    sides = [detection.settings.get(f"data.{side}") for side in ("source", "target")]
+    text = sides[1 - sides.index(label)] if label in sides else detection.settings.get("data.text")
+    return None if text == label else text
 
 
 def _require_reader(what: str, detection: Detection) -> None:
@@ -357,11 +366,12 @@ def run_name(what: str | None, settings: SettingsDict) -> str:
 
 def target_settings(what: str | Path | None, target: str, settings: SettingsDict) -> SettingsDict:
     """The settings that name the column to predict, and the detected column to predict it from."""
-    kind, detected = settings.get("data.kind"), SettingsDict()
-    if what is not None and Path(what).is_file():
-        detection = detect_kind(Path(what), _encoding(settings))
-        is_number = bool(frame_column_type(Path(what), target))  # which no model of pairs generates
-        kind, detected = kind or ("table" if is_number else detection.kind), detection.settings
-    names = ("data.target", "data.source") if kind == "pairs" else ("data.label", "data.text")
-    inputs = {names[1]: detected[names[1]]} if detected.get(names[1], target) != target else {}
-    return inputs | settings | {names[0]: target}
+    if what is None or not Path(what).is_file():
+        return settings | {"data.target" if settings.get("data.kind") == "pairs" else "data.label": target}
+    detection = detect_kind(Path(what), _encoding(settings))
+    is_number = bool(frame_column_type(Path(what), target))  # which no model of pairs generates
+    if settings.get("data.kind", "table" if is_number else detection.kind) == "pairs":
+        source = detection.settings.get("data.source", target)
+        return ({"data.source": source} if source != target else {}) | settings | {"data.target": target}
+    text = _text_beside(detection, target)
+    return ({"data.text": text} if text is not None else {}) | settings | {"data.label": target}

@@ -80,6 +80,19 @@ def test_integers_that_pandas_stores_as_floats_are_written_as_integers():
     assert [column_cells(frame, name) for name in "abc"] == [["1", "20", ""], ["1.0", "2.5", ""], ["inf", "1.0", "2.0"]]
 
 
+def test_arrays_and_series_of_texts_are_lists():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    cells = [["a"], ["a", "b"], []]
+    expected = column_cells(StandInFrame(x=cells), "x")
+    assert column_cells(pandas.DataFrame({"x": [np.array(cell, object) for cell in cells]}), "x") == expected
+    assert column_cells(polars.DataFrame({"x": cells}), "x") == expected
+    for value in (np.array([1, 2]), {"a": "b"}, {"a"}, b"", [b"a"]):
+        with pytest.raises(
+            BadInput, match=r"column 'x', row 0: .*; texts, numbers, dates and lists of texts are accept"
+        ):
+            column_cells(StandInFrame(x=[value]), "x")
+
+
 def test_pandas_missing_values_are_empty():
     pandas = pytest.importorskip("pandas")
     column = pandas.Series(["a", pandas.NA, None], dtype="string")

@@ -8,13 +8,14 @@ import re
 import shlex
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from harken.data.graphs import files as graph_files
 from harken.data.label_warnings import several_labels_hint
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error
-from harken.data.tables.text_file import TABLE_SUFFIXES
+from harken.data.tables.text_file import BINARY_TABLES, FRAME_SUFFIX, JSON_SUFFIXES, TABLE_SUFFIXES
 
 from . import preview
 from .detection import AS_TEXT, Detection, join_names
@@ -200,11 +201,20 @@ def _is_question(table: TablePreview, c: ColumnStats) -> bool:
     return bool(preview.QUESTION_NAME.fullmatch(c.name)) or sum(cell.endswith("?") for cell in cells) > 0.9 * len(cells)
 
 
+def cluster_command(path: Path) -> str:
+    """What groups the rows of a table of numbers."""
+    if path.suffix == FRAME_SUFFIX:
+        return "harken.cluster(df)"
+    suffix = Path(path.stem if path.suffix == ".gz" else path).suffix.lower()
+    is_read = suffix in (*TABLE_SUFFIXES, *JSON_SUFFIXES, *BINARY_TABLES)
+    return f"harken cluster {shlex.quote(str(path))}" if is_read else "save it as .csv, then harken cluster"
+
+
 def _fits_numbers(text: TextPreview) -> str:
     """What is accepted instead of a table of numbers, and what works on one."""
     sets = "if several rows form one example: data.kind=sets data.group=COLUMN data.label=COLUMN"
-    is_table = text.suffix in TABLE_SUFFIXES
-    cluster = f"harken cluster {shlex.quote(str(text.path))}" if is_table else "save it as .csv, then harken cluster"
+    is_table = text.suffix in TABLE_SUFFIXES or text.path.suffix.lower() in BINARY_TABLES
+    cluster = cluster_command(text.path)
     lines = "" if is_table else "; or, to learn its lines as plain text: data.kind=text"
     return f"a column of text, or rows that form sets, are needed; to group the points: {cluster}; or, {sets}{lines}"
 

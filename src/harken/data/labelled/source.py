@@ -5,7 +5,6 @@ moves few of the old ones.
 """
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
+from harken.data.detect.table_kinds import cluster_command
 from harken.data.duplicates import near_duplicate_key
 from harken.data.label_warnings import numbers_notice, separator_notice
 from harken.data.pairs.files import normalize_text
@@ -205,7 +205,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 hint = "name the columns: data.text=... data.label=..."
                 table = preview_rows(path, self.encoding)
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
-                    hint += f"; to group rows of numbers: harken cluster {shlex.quote(str(path))}"
+                    hint += f"; to group rows of numbers: {cluster_command(path)}"
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
                 if (tree := text_folders(path.parent.parent)) and tree.has_labels and path.suffix in SUFFIXES:
                     hint = f"{path.parent} has texts of one label; give the folder above it, {path.parent.parent}"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
@@ -78,9 +78,10 @@ def _cell(value: object, column: str, row: int) -> str:
     """A text, a number as written, or the texts of a list with LIST_SEPARATOR between them."""
     if isinstance(value, str):
         return list_cell([value])
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return list_cell(value)
-    if isinstance(value, bytes | list | tuple | dict | set):
+    if isinstance(value, Iterable):  # arrays of NumPy and Series of polars are lists too
+        texts = [item for item in value if isinstance(item, str)]
+        if len(texts) == len([*value]) and not isinstance(value, bytes | Mapping | Set):
+            return list_cell(texts)
         accepted = "texts, numbers, dates and lists of texts are accepted; convert the column to text"
         raise BadInput(f"column {column!r}, row {row}: {type(value).__name__} {value!r:.40}; {accepted}")
     return "" if _is_missing(value) else str(value)

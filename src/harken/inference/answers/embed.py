@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -113,7 +114,7 @@ def states_at_layer(
         return forward
     if not blocks:
         raise BadInput(f"layer={layer}: this run's model has no stack of blocks; omit layer")
-    if not isinstance(layer, int) or not 0 <= layer <= len(blocks):
+    if not isinstance(layer, Integral) or not 0 <= layer <= len(blocks):
         raise BadInput(f"layer={layer}: this run has {len(blocks)} layers; 0 (the embeddings) to {len(blocks)}")
 
     def run_to_layer(*inputs: Tensor, **options: Tensor) -> Tensor:
