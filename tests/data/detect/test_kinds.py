@@ -825,3 +825,14 @@ def test_a_column_named_label_is_one_although_its_values_are_rare(labels, kind, 
     assert (detection.kind, detection.settings.get("data.target_type")) == (kind, target_type)
     if kind == "table":
         assert (detection.settings["data.text"], detection.settings["data.label"]) == ("text", "label")
+
+
+@pytest.mark.parametrize("name", ["Name", "Author", "Schüler", "E-Mail"])
+def test_a_column_of_persons_is_no_text_beside_another_one_and_the_text_is_named(name, tmp_path):
+    rows = "".join(f"Müller, Jörg {n};the {word} word {n};{n % 2}\n" for n, word in enumerate(FRUIT * 3))
+    (tmp_path / "a.csv").write_text(f"{name};Aufsatz;label\n{rows}", "utf-8")
+    detection = detect_kind(tmp_path / "a.csv")
+    assert detection.settings == {"data.label": "label", "data.text": "Aufsatz"}
+    assert detection.reason.endswith("on average; the text is column 'Aufsatz'")
+    (tmp_path / "a.csv").write_text(f"{name};label\n{rows.replace(';the', ' the')}", "utf-8")
+    assert detect_kind(tmp_path / "a.csv").settings == {"data.label": "label", "data.text": name}

@@ -47,8 +47,8 @@ LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (re.compile(TABLES["header_names"][k]) fo
 NUMBER_TARGET_NAME, QUESTION_NAME, ANSWER_NAME = (
     re.compile(TABLES["header_names"][k]) for k in ("number_target", "question", "answer")
 )
-SOURCE_NAME, TARGET_NAME, ID_NAME, COMMON_NAME = (
-    re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier", "common")
+SOURCE_NAME, TARGET_NAME, ID_NAME, COMMON_NAME, PERSON_NAME = (
+    re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier", "common", "person")
 )
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 DECIMAL = re.compile(r"[+-]?\d*[.,]\d+")

@@ -262,6 +262,7 @@ def _labelled(
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
     texts = [c for c in texts if c not in labels] or [c for c in texts if c is not label]
+    texts = [c for c in texts if not preview.PERSON_NAME.fullmatch(c.name)] or texts  # who wrote it is no text
     longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
     texts = sorted((c for c in longest if c is longest[0] or c.mean_words >= 3), key=lambda c: c.index)
     settings: dict[str, Any] = {"data.label": label.ref}
@@ -273,6 +274,8 @@ def _labelled(
     else:
         mean = label.n_filled // label.n_values
         reason = f"{note}{label} has {label.n_values} values with {mean} occurrences on average"
+    if texts and len(columns) > 2:
+        reason += f"; the text{'s are' if texts[1:] else ' is'} {' and '.join(map(str, texts))}"
     if labels[1:]:
         reason += f" (other possible labels: {', '.join(map(str, labels[1:4]))})"
     pairs = (("pairs", f"{texts[0]} and {texts[1]} hold text, but there is a label"),) if texts[1:] else ()
