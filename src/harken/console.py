@@ -306,6 +306,12 @@ def main_split(metrics: Mapping[str, object]) -> str:
     return "test" if "test" in metrics else next(iter(metrics), "")
 
 
+def interval_note(facts: Facts, split: str, row: str = "") -> str:
+    """The intervals of the metrics of a split, or of a `row` of it; empty if there are none."""
+    ends = [f"{name.replace('_', ' ')} {text}" for name, text in verdict.interval_texts(facts, split).items()]
+    return f"95 % intervals{row and f', {row}'}: {', '.join(ends)}" if ends else ""
+
+
 def evaluation_lines(facts: Facts) -> list[str]:
     """The metrics of each split and its groups, the baselines, and the evaluation protocol."""
     width = max([6, *map(len, facts["metrics"])])
@@ -318,8 +324,7 @@ def evaluation_lines(facts: Facts) -> list[str]:
         rows = [("this model", values), *list(groups.items())[:MAX_GROUPS]]
         rows += nested(facts, "seeds", "summary", split).items()
         rows += [(f"baseline: {name}", metrics) for name, metrics in baselines.items()]
-        ends = [f"{name.replace('_', ' ')} {text}" for name, text in verdict.interval_texts(facts, split).items()]
-        notes = [f"95 % intervals: {', '.join(ends)}"] if ends else []
+        notes = [interval_note(facts, split)]
         notes.append(", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items()))
         if len(large) > MAX_GROUPS:
             notes.append(f"{len(large) - MAX_GROUPS} more groups are in the report and in --json")

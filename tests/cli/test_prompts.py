@@ -42,6 +42,10 @@ def test_eval_of_a_prompt_prints_a_table(harken, gpt, table):
         "this model, 1 shot",
         "baseline: most frequent label",
     ]
+    assert [line.strip().split(" loss")[0] for line in lines if "95 %" in line] == [
+        "(95 % intervals, 0 shots:",
+        "(95 % intervals, 1 shot:",
+    ]
 
 
 def test_another_seed_selects_other_examples(harken, gpt, tmp_path):

@@ -383,3 +383,10 @@ def test_a_labelled_table_keeps_the_detected_text_although_a_setting_names_the_l
     (tmp_path / "a.csv").write_text(f"Aufsatz,{label}\n{rows}")
     recipe = choose(str(tmp_path / "a.csv"), {"data.label": label}).recipe
     assert (recipe.data.kind, recipe.data.text) == ("table", "Aufsatz")
+
+
+def test_the_header_of_pairs_is_found_by_the_column_of_the_groups(tmp_path):
+    rows = "".join(f"der Hund {n};le chien {n};D{n // 4}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"hin;her;doc\n{rows}")
+    data = choose(str(tmp_path / "a.csv"), {"data.split_group": "doc"}).recipe.data
+    assert (data.source, data.target) == ("hin", "her")

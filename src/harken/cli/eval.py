@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harken.console import ConsoleListener, align_metrics, decode_prompt, evaluation_lines, main_split
+from harken.console import ConsoleListener, align_metrics, decode_prompt, evaluation_lines, interval_note, main_split
 from harken.data.tables.text_file import check_encoding
 from harken.errors import BadInput
 from harken.experiments.report.formatting import format_number
@@ -106,12 +106,17 @@ def _evaluate_prompt(
             for n, score in zip(counts, scores, strict=True)
         ]
         return print_json({**_json_summary(scores[-1], baseline, part), "rows": rows})
-    lines = [(f"this model, {n} shot{'s' * (n != 1)}", score.metrics) for n, score in zip(counts, scores, strict=True)]
+    names = [f"{n} shot{'s' * (n != 1)}" for n in counts]
+    lines = [(f"this model, {name}", score.metrics) for name, score in zip(names, scores, strict=True)]
     lines += [(f"baseline: {name}", metrics) for name, metrics in baseline.items()]
     for n, line in enumerate(align_metrics(lines)):
         click.echo(f"  {'' if n else part:<6}  {line}")
-    details = {name: value for name, value in scores[-1].protocol.items() if name not in ("shots", "prompt")}
-    protocol = ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in details.items())
+    for name, score in zip(names, scores, strict=True):
+        facts = {"metrics": {part: score.metrics}, "intervals": {part: score.intervals}}
+        if note := interval_note(facts, part, name):
+            click.echo(f"  {'':<6}  ({note})")
+    details = {key: value for key, value in scores[-1].protocol.items() if key not in ("shots", "prompt")}
+    protocol = ", ".join(f"{key.replace('_', ' ')} {format_number(value)}" for key, value in details.items())
     click.echo(f"  {'':<6}  ({protocol})")
 
 

@@ -202,7 +202,9 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
     typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
     known = (*patterns, LANGUAGE_NAME, COMMON_NAME)  # these also name a header if all of its cells are such words
-    typical |= len(names) > 1 and all(any(pattern.fullmatch(name) for pattern in known) for name in names)
+    n_known = sum(any(pattern.fullmatch(name) for pattern in known) for name in names)
+    are_words = all(len(cell.split()) == 1 for cell in first if cell)
+    typical |= len(names) > 1 and (n_known == len(names) or (are_words and n_known > max(1, len(names) / 2)))
     for column in zip(*rows, strict=True):
         present = [value for value in column if not is_missing(value)]
         numeric = bool(present) and all(NUMBER.fullmatch(value[:100].strip()) for value in present)

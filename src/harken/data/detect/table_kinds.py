@@ -261,14 +261,16 @@ def _labelled(
 ) -> Detection:
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
-    texts = [c for c in texts if c not in labels] or [c for c in texts if c is not label]
+    is_regression = _is_regression(text, label)
+    others = [c for c in texts if c is not label and not (is_regression and table_width > 2 and _is_category(c))]
+    texts = [c for c in texts if c not in labels] or others
     texts = [c for c in texts if not preview.PERSON_NAME.fullmatch(c.name)] or texts  # who wrote it is no text
     longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
     texts = sorted((c for c in longest if c is longest[0] or c.mean_words >= 3), key=lambda c: c.index)
     settings: dict[str, Any] = {"data.label": label.ref}
     if texts:
         settings["data.text"] = texts[0].ref if len(texts) == 1 else [c.ref for c in texts]
-    if is_regression := _is_regression(text, label):
+    if is_regression:
         settings["data.target_type"] = "number"
         reason = f"{note}{label} holds numbers and is named like a target (regression)"
     else:
@@ -288,7 +290,14 @@ def _labelled(
     )
     if texts:
         return detection
-    return replace(detection, refusal=f"{reason}, and no column holds text; {_fits_numbers(text)}")
+    regress = f"to predict it from the numbers: {cluster_command(text.path)} --regress {shlex.quote(str(label.ref))}; "
+    fits = regress * (is_regression and text.path.suffix != FRAME_SUFFIX) + _fits_numbers(text)
+    return replace(detection, refusal=f"{reason}, and no column holds text; {fits}")
+
+
+def _is_category(c: ColumnStats) -> bool:
+    """Whether a column holds a few repeated words, and its name does not say that it is a text."""
+    return c.n_filled >= 5 * c.n_values and c.mean_words <= 3 and not preview.TEXT_NAME.fullmatch(c.name)
 
 
 def _left_out(unread: list[ColumnStats], texts: list[ColumnStats]) -> str:

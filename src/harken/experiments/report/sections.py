@@ -228,7 +228,8 @@ def answered_stories(run: Run, task: AnswerTask | FlatAnswerTask, folder: str) -
     )  # spread out: sorted by task
     replies = [(q, run.story(q.lines, listen=silent).ask(q.question)) for q in questions if q.lines]
     samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
-    first = shlex.quote(questions[0].question if questions else "Where is Joe?")
+    known = questions or task.data.splits["train"].questions  # a question that was learned
+    first = shlex.quote(known[0].question if known else "Where is Joe?")
     return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]
 
 
