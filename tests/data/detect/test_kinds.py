@@ -841,12 +841,13 @@ def test_a_column_of_persons_is_no_text_beside_another_one_and_the_text_is_named
 @pytest.mark.parametrize("rows", ["{city};{n}0;{n}.5", "{city};{n}0;{n},5"])
 def test_a_target_among_numbers_is_not_predicted_from_a_category(rows, tmp_path):
     content = "".join(rows.format(city=f"Stadt {n % 3}", n=n) + "\n" for n in range(40))
+    texts = "".join(f"Stadt {n} und;{n}.5\n" for n in range(40))
     (tmp_path / "a.csv").write_text(f"Ort;Fläche;Preis\n{content}", "utf-8")
     refusal = detect_kind(tmp_path / "a.csv").refusal
     assert "column 'Preis' holds numbers and is named like a target (regression)" in refusal
     assert ", and no column holds text; " in refusal
     assert f"to predict it from the numbers: harken cluster {tmp_path / 'a.csv'} --regress Preis; " in refusal
-    (tmp_path / "a.csv").write_text(f"Frage;Punkte\n{content.replace(';', ' ', 1)}", "utf-8")
+    (tmp_path / "a.csv").write_text(f"Frage;Punkte\n{texts}", "utf-8")
     assert detect_kind(tmp_path / "a.csv").settings["data.label"] == "Punkte"
 
 
