@@ -855,3 +855,11 @@ def test_a_header_with_one_word_beside_known_ones_is_a_header(tmp_path):
     rows = "".join(f"der {word} {n};le {word} {n};D{n // 4}\n" for n, word in enumerate(FRUIT * 3))
     (tmp_path / "a.csv").write_text(f"quelle;ziel;doc\n{rows}", "utf-8")
     assert detect_kind(tmp_path / "a.csv").settings == {"data.source": "quelle", "data.target": "ziel"}
+
+
+def test_numbers_beside_a_text_are_named_as_not_used_and_numbers_are_no_language(tmp_path):
+    rows = "".join(f"{n},the {word} {n},{n}.5,{n % 2}\n" for n, word in enumerate(FRUIT * 3))
+    (tmp_path / "a.csv").write_text(f"id,text,age,label\n{rows}")
+    assert detect_kind(tmp_path / "a.csv").reason.endswith("; the text is column 'text'; numbers are not used: age")
+    (tmp_path / "b.csv").write_text("sl,pl,species\n" + "".join(f"{n}.5,{n}.1,{'ab'[n % 2]}\n" for n in range(40)))
+    assert "no column holds text" in detect_kind(tmp_path / "b.csv").refusal

@@ -120,7 +120,7 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
         return Detection("graph", reason, {"data.target_level": "edge"}, alternatives)
     sides = [c for side in (preview.SOURCE_NAME, preview.TARGET_NAME) for c in columns if side.fullmatch(c.name)]
     if len(sides) != 2 or preview.SOURCE_NAME.fullmatch(sides[1].name):
-        sides = [c for c in columns if preview.LANGUAGE_NAME.fullmatch(c.name)]
+        sides = [c for c in columns if preview.LANGUAGE_NAME.fullmatch(c.name) and not _is_numeric(c)]
     if len(sides) == 2:
         return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides", ends)
     sets = None if any(c.mean_words > 3 for c in columns) else detect_set_columns(table)
@@ -262,7 +262,7 @@ def _labelled(
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
     is_regression = _is_regression(text, label)
-    others = [c for c in texts if c is not label and not (is_regression and table_width > 2 and _is_category(c))]
+    others = [c for c in texts if c is not label and not (is_regression and len(columns) > 2 and _is_category(c))]
     texts = [c for c in texts if c not in labels] or others
     texts = [c for c in texts if not preview.PERSON_NAME.fullmatch(c.name)] or texts  # who wrote it is no text
     longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
@@ -278,6 +278,8 @@ def _labelled(
         reason = f"{note}{label} has {label.n_values} values with {mean} occurrences on average"
     if texts and len(columns) > 2:
         reason += f"; the text{'s are' if texts[1:] else ' is'} {' and '.join(map(str, texts))}"
+        unused = [c for c in columns if _is_numeric(c) and not c.is_identifier and c not in (label, *texts)]
+        reason += f"; numbers are not used: {join_names([str(c.ref) for c in unused])}" * bool(unused)
     if labels[1:]:
         reason += f" (other possible labels: {', '.join(map(str, labels[1:4]))})"
     pairs = (("pairs", f"{texts[0]} and {texts[1]} hold text, but there is a label"),) if texts[1:] else ()
