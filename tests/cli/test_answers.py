@@ -166,3 +166,9 @@ def test_unknown_words_of_a_scored_text_are_named(harken, run):
     done = harken("score", run, "Tom had 5€", "--json")
     assert json.loads(done.out)["unknown_words"] == ["5", "€"]
     assert done.err == "unknown to this run and read as <unk>: '5', '€'\n"
+
+
+def test_unknown_words_of_several_prompts_are_named_once(harken, run, tmp_path):
+    (tmp_path / "in.txt").write_text("Tom had 5\nTom had €\n")
+    done = harken("generate", run, "--in", "in.txt", "--out", "g.csv", "--tokens", 2)
+    assert done.err == "unknown to this run and read as <unk>: '5', '€' (2 in 2 texts)\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harken.console import ConsoleListener, stdin_is_piped
-from harken.events import silent
+from harken.events import OverflowSum, report_overflow
 
 from . import json_option, load_run, precision_option, print_json, reject_options, search_options, seed_option
 from .answers import Answer, UnknownWords, answer_texts, null_line, parallel_lists
@@ -53,9 +53,12 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
             return _print_text(model, text, next_, options)
 
         def predict(batch: list[str], position: int) -> list[Answer]:
-            return [_generate(model, batch[0], next_, {**options, "index": position})]
+            lengths = OverflowSum()  # without the unknown words of each prompt, which are named once
+            answer = _generate(model, batch[0], next_, {**options, "index": position, "listen": lengths})
+            report_overflow(listener, *lengths.overflows)
+            return [answer]
 
-        answers = answer_texts(model, inputs.batches(1), predict, NULL if next_ is None else {"next": None}, silent)
+        answers = answer_texts(model, inputs.batches(1), predict, NULL if next_ is None else {"next": None}, listener)
         if inputs.in_:
             inputs.write((answer for _, answer in answers), ("text", "next", "tokens"), json_=json_, listen=listener)
         elif json_:
