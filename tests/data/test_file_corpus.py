@@ -18,11 +18,18 @@ from pyarrow import parquet
 from harken.cli.inputs import Inputs
 from harken.data.detect.kinds import detect_kind
 from harken.data.graphs.read import read_graph
+from harken.data.labelled.examples import ExampleSource
 from harken.data.labelled.source import TableSource
+from harken.data.labelled.spans import SpanSource
+from harken.data.labelled.tags import TagSource
 from harken.data.pairs.source import PairSource
 from harken.data.sets.source import SetSource
+from harken.data.stories.source import StorySource
+from harken.data.tables.texts import read_texts
+from harken.data.tables.vectors import read_vectors
 from harken.data.text.encode import Span, read_blocks
 from harken.errors import BadInput
+from harken.events import silent
 
 Rows = list[tuple[str, str]]
 WORDS = ["erste", "alte", "neue", "rote", "blaue", "kalte", "warme", "laute", "stille", "große", "kleine", "letzte"]
@@ -459,9 +466,21 @@ def read_inputs(path: Path, case: Case, notices: list[str]) -> list[str]:
     return [text for batch in inputs.batches(100, ("text",)) for text in batch]
 
 
+def read_examples(source: type[ExampleSource[Any, Any, Any]]) -> Callable[[Path, Case, list[str]], Any]:
+    """A reader of files that are seldom of its kind."""
+
+    def read(path: Path, case: Case, notices: list[str]) -> list[object]:
+        examples = source(path=str(path), encoding=case.encoding)
+        return [row for file in examples._files()["train"] for row in examples.read(file, silent)]
+
+    return read
+
+
 READ: dict[str, Callable[[Path, Case, list[str]], Any]] = dict(
     zip(READERS, (read_labelled, read_pairs, read_text, read_sets, read_edges, read_inputs), strict=True)
 )
+READ |= {"tags": read_examples(TagSource), "spans": read_examples(SpanSource), "stories": read_examples(StorySource)}
+READ |= {"vectors": lambda path, *_: read_vectors(path, silent), "corpus": lambda path, *_: read_texts(path, silent)}
 
 
 def write_files(case: Case, folder: Path) -> Path:
