@@ -847,6 +847,7 @@ def test_a_target_among_numbers_is_not_predicted_from_a_category(rows, tmp_path)
     assert "column 'Preis' holds numbers and is named like a target (regression)" in refusal
     assert ", and no column holds text; " in refusal
     assert f"to predict it from the numbers: harken cluster {tmp_path / 'a.csv'} --regress Preis; " in refusal
+    assert "; from the words: data.text=Ort data.label=Preis; " in refusal
     (tmp_path / "a.csv").write_text(f"Frage;Punkte\n{texts}", "utf-8")
     assert detect_kind(tmp_path / "a.csv").settings["data.label"] == "Punkte"
 

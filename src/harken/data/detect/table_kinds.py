@@ -262,7 +262,7 @@ def _labelled(
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
     is_regression = _is_regression(text, label)
-    others = [c for c in texts if c is not label and not (is_regression and len(columns) > 2 and _is_category(c))]
+    others = [c for c in texts if c is not label and not (is_regression and len(columns) > 2 and _repeats_words(c))]
     texts = [c for c in texts if c not in labels] or others
     texts = [c for c in texts if not preview.PERSON_NAME.fullmatch(c.name)] or texts  # who wrote it is no text
     longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
@@ -293,11 +293,13 @@ def _labelled(
     if texts:
         return detection
     regress = f"to predict it from the numbers: {cluster_command(text.path)} --regress {shlex.quote(str(label.ref))}; "
+    if words := next((c for c in columns if c is not label and _is_words(c)), None):
+        regress += f"from the words: data.text={shlex.quote(str(words.ref))} data.label={shlex.quote(str(label.ref))}; "
     fits = regress * (is_regression and text.path.suffix != FRAME_SUFFIX) + _fits_numbers(text)
     return replace(detection, refusal=f"{reason}, and no column holds text; {fits}")
 
 
-def _is_category(c: ColumnStats) -> bool:
+def _repeats_words(c: ColumnStats) -> bool:
     """Whether a column holds a few repeated words, and its name does not say that it is a text."""
     return c.n_filled >= 5 * c.n_values and c.mean_words <= 3 and not preview.TEXT_NAME.fullmatch(c.name)
 
