@@ -262,8 +262,8 @@ def _labelled(
     """One or two texts with a label, or with a number to predict."""
     label = labels[0]
     is_regression = _is_regression(text, label)
-    others = [c for c in texts if c is not label and not (is_regression and len(columns) > 2 and _repeats_words(c))]
-    texts = [c for c in texts if c not in labels] or others
+    fallback = [c for c in texts if c is not label and not (is_regression and len(columns) > 2 and _repeats_words(c))]
+    texts = [c for c in texts if c not in labels] or fallback
     texts = [c for c in texts if not preview.PERSON_NAME.fullmatch(c.name)] or texts  # who wrote it is no text
     longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
     texts = sorted((c for c in longest if c is longest[0] or c.mean_words >= 3), key=lambda c: c.index)
