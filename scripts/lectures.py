@@ -48,9 +48,11 @@ MAX_SHOWN = 100  # characters of a paragraph
 SCRIPT = re.compile(r"python (benchmarks/\w+\.py)")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
-table{border-collapse:collapse;width:100%}td,th{border-top:1px solid #8886;padding:.45rem .6rem;text-align:left}
-td,th{vertical-align:top}code{font-size:.85em;overflow-wrap:anywhere}.no{color:#c22;font-weight:600}.ok{color:#173}
-@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}.ok{color:#8d8}.no{color:#f77}}"""
+table{border-collapse:collapse;width:100%;table-layout:fixed}td,th{border-top:1px solid #8886;padding:.45rem .6rem}
+td,th{text-align:left;vertical-align:top;overflow-wrap:anywhere}h2{margin:2rem 0 .5rem;font-size:1.2rem}
+th:nth-child(1){width:32%}th:nth-child(2){width:22%}th:nth-child(5){width:4.5rem}:is(td,th):nth-child(5){text-align:right}
+code{font-size:.85em}small{display:block;margin-top:.3rem;opacity:.7}.no{color:#c22;font-weight:600}.ok{color:#173}
+@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}a{color:#8bf}.ok{color:#8d8}.no{color:#f77}}"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Row:
     correction: str = ""
     is_complete: bool = True  # the number of cells equals the number of columns
     is_long: bool = False  # not run by `make lectures`
+    section: str = ""
 
     @property
     def name(self) -> str:
@@ -107,9 +110,11 @@ def tables(page: str) -> Iterator[tuple[list[str], list[tuple[int, list[str]]]]]
 def read(page: str) -> list[Row]:
     """Return the rows of all tables with the columns lecture, command (or long command) and test."""
     rows = []
+    sections = {number: line[3:] for number, line in enumerate(page.splitlines()) if line.startswith("## ")}
     for head, body in tables(page):
         if not {"lecture", "test"} <= set(head):
             continue
+        section = next((title for line, title in reversed(sections.items()) if line < body[0][0]), "")
         is_long = LONG in head
         for number, values in body:
             row = dict(zip(head, values, strict=False))
@@ -118,8 +123,9 @@ def read(page: str) -> list[Row]:
             statement = row.get("statement") or row.get("as printed", "")
             measured, correction = row.get(MEASURED, ""), row.get("correction", "")
             is_complete = len(values) == len(head)
-            lecture, checks = row.get("lecture", ""), {"is_complete": is_complete, "is_long": is_long}
-            rows.append(Row(number, statement, lecture, command, measured, tests, correction, **checks))
+            lecture = row.get("lecture", "")
+            found = Row(number, statement, lecture, command, measured, tests, correction, is_complete, is_long, section)
+            rows.append(found)
     return rows
 
 
@@ -214,29 +220,42 @@ def run(command: str) -> Outcome:
     return Outcome(text, True, time.perf_counter() - start)
 
 
-def to_html(text: str) -> str:
-    """Escape a text for HTML; text in backticks becomes code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text.replace("\\|", "|")))
+def to_html(text: str, docs: str = "docs") -> str:
+    """Escape a text for HTML; code, emphasis and links of Markdown remain. `docs`: the folder of the page's links."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text.replace("\\|", "|")))
+    text = re.sub(r"(?<![\w*])\*(\w[^*]*)\*", r"<em>\1</em>", text)
+    return re.sub(r"\[([^\]]+)\]\(([^):#]+)[^)]*\)", rf'<a href="{html.escape(docs)}/\2">\1</a>', text)
 
 
-def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
+def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None], docs: str = "docs") -> str:
     """Return one offline page: every statement with the value on docs/lectures.md and the value measured now."""
-    body = []
+    sections = dict[str, list[str]]()
     for row, now in zip(rows, outcomes, strict=True):
         verdict = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{to_html(now.text)}</span>'
         current = "<em>not run: needs minutes, data or a GPU</em>" if row.is_long else verdict
-        statement = to_html(row.statement) + (f"<br><em>{to_html(row.correction)}</em>" if row.correction else "")
-        tests = "<br>".join(f"<code>{html.escape(t)}</code>" for t in row.tests)
+        correction = f"<br><em>{to_html(row.correction, docs)}</em>" if row.correction else ""
+        statement = f"{to_html(row.statement, docs)}{correction}<small>{html.escape(row.lecture)}</small>"
+        tests = "".join(f"<small><code>{html.escape(test)}</code></small>" for test in row.tests)
         seconds = "" if now is None else f"{now.seconds:.1f}"
-        command = f"<code>{html.escape(row.command)}</code>" if row.command else ""
-        columns = (statement, html.escape(row.lecture), command, to_html(row.measured), current, seconds, tests)
+        command = f"<code>{html.escape(row.command)}</code>{tests}"
+        columns = (statement, command, to_html(row.measured, docs), current, seconds)
+        body = sections.setdefault(row.section, [])
         body.append("<tr>" + "".join(f"<td>{c}</td>" for c in columns) + "</tr>")
-    names = ("statement", "lecture", "command", "value on the page", "value now", "seconds", "test")
-    head = "".join(f"<th>{name}</th>" for name in names)
+    head = "".join(
+        f"<th>{name}</th>" for name in ("statement", "command and tests", "value on the page", "value now", "seconds")
+    )
+    tables_ = "".join(
+        f"<h2>{html.escape(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        for title, body in sections.items()
+    )
+    ran = [now.holds for now in outcomes if now is not None]
+    summary = (
+        f"{len(rows)} statements: {sum(ran)} hold, {len(ran) - sum(ran)} fail, {len(rows) - len(ran)} were not run."
+    )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Statements of the lectures</title>'
         f"<style>{STYLE}</style><h1>Statements of the lectures, with measured values</h1>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></html>\n"
+        f"<p>{summary}</p>{tables_}</html>\n"
     )
 
 
@@ -261,7 +280,8 @@ def run_all(out: Path, *, write: bool) -> int:
         if now is not None:
             verdict = "holds" if now.holds else "FAILS"
             print(f"{verdict}  {row.name:24} {now.text}  ({now.seconds:.1f} s)", flush=True)
-    out.write_text(html_page(rows, outcomes), "utf-8")
+    docs = os.path.relpath(PAGE.parent, out.resolve().parent)
+    out.write_text(html_page(rows, outcomes, docs), "utf-8")
     if write:
         rows = [r if now is None else replace(r, measured=now.text) for r, now in zip(rows, outcomes, strict=True)]
         PAGE.write_text(with_values(page, rows), "utf-8")
