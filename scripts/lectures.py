@@ -279,7 +279,8 @@ def run_all(out: Path, *, write: bool) -> int:
         outcomes.append(now := None if row.is_long or not row.command else run(row.command))
         if now is not None:
             verdict = "holds" if now.holds else "FAILS"
-            print(f"{verdict}  {row.name:24} {now.text}  ({now.seconds:.1f} s)", flush=True)
+            changed = "" if agree(row.measured, now.text) else f", on the page {first_number(row.measured):,g}"
+            print(f"{verdict}  {row.name:24} {now.text}  ({now.seconds:.1f} s{changed})", flush=True)
     docs = os.path.relpath(PAGE.parent, out.resolve().parent)
     out.write_text(html_page(rows, outcomes, docs), "utf-8")
     if write:

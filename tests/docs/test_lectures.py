@@ -290,10 +290,14 @@ def small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return page
 
 
-def test_the_run_writes_an_escaped_offline_page(small_page: Path, tmp_path: Path) -> None:
+def test_the_run_writes_an_escaped_offline_page(
+    small_page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "lectures.html"
     assert lectures.main(["--out", str(out)]) == 0
+    assert "s, on the page 7)" in capsys.readouterr().out
     page = out.read_text("utf-8")
+    assert "1 statements: 1 hold, 0 fail, 0 were not run." in page
     assert "&lt;b&gt;Rain&lt;/b&gt; | wet" in page
     assert "7 drops" in page
     assert "<code>attend</code>" in page
@@ -313,6 +317,19 @@ def test_a_statement_that_no_longer_holds_fails_the_run(
     monkeypatch.setitem(shows.SHOWS, "memory", broken)
     assert lectures.main(["--out", str(tmp_path / "lectures.html")]) == 1
     assert "FAILS  memory" in capsys.readouterr().out
+
+
+def test_markdown_of_a_row_is_html_with_links_relative_to_the_docs() -> None:
+    assert lectures.to_html("*kept* in `a*b`, a * b, <i> ([plot](pictures/x.svg))", "../docs") == (
+        '<em>kept</em> in <code>a*b</code>, a * b, &lt;i&gt; (<a href="../docs/pictures/x.svg">plot</a>)'
+    )
+
+
+def test_the_page_has_a_section_for_each_heading_with_rows() -> None:
+    rows = [row for row in ROWS if row.section in ("Positions", "Corrections")]
+    page = lectures.html_page(rows, [None] * len(rows))
+    assert [part.partition("</h2>")[0] for part in page.split("<h2>")[1:]] == ["Positions", "Corrections"]
+    assert page.count("<tr><td>") == len(rows) > 10
 
 
 def test_a_demonstration_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
