@@ -45,6 +45,11 @@ def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     output = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
     assert [len(output["labels"]), len(output["files"])] == [20, 20]
     assert "baseline: regression on pixels" in harken("eval", "runs/shapes", "shapes").out
+    image = "shapes/dark/0.png"
+    for corpus in ([], ["shapes"]):  # the training data, a folder
+        best = json.loads(harken("search", "runs/shapes", *corpus, image, "--json").out)["hits"][0]
+        assert best["name"].endswith("dark/0.png")
+        assert best["score"] == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,17 @@ def search(
 
     For a RUN on images or captions, CORPUS is a folder of images and QUERY an image file; for a RUN on sets, tables of
     sets; for a RUN on graphs, CORPUS is a graph and QUERY the name of a node or a graph in it; for a RUN on stories,
-    CORPUS is a story. Without CORPUS such a RUN searches its own data.
+    CORPUS is a story. Without CORPUS such a RUN searches its own data; an image file is always a QUERY.
 
     With - or piped input, each line of stdin is a query. The search is exact. Embeddings of a text file are computed
     once and cached until the file or the run changes.
     """
+    from harken.data.images.files import SUFFIXES  # imports torch
+
     model = load_run(run, "embed")
     path: str | None = corpus
-    if not model.embedder.reads_lines and not Path(corpus).exists():
+    is_query = Path(corpus).suffix.lower() in SUFFIXES or not Path(corpus).exists()  # one image is no corpus
+    if not model.embedder.reads_lines and is_query:
         path, queries = None, (corpus, *queries)
     inputs = Inputs(queries, "a query, or - to read queries")
     answers = list[Answer]()
