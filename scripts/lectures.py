@@ -147,6 +147,11 @@ def problems(page: str) -> Iterator[str]:
     rows, known = read(page), shows.every()
     for row in rows:
         yield from (f"docs/lectures.md:{row.line + 1}: {problem}" for problem in _row_problems(row))
+    first = {row.statement: row.line for row in reversed(rows)}
+    repeated = [row for row in rows if row.line != first[row.statement]]
+    yield from (
+        f"docs/lectures.md:{row.line + 1}: the statement of line {first[row.statement] + 1}" for row in repeated
+    )
     named = {row.name for row in rows}
     yield from (f"docs/lectures.md: no row has the demonstration {name!r}" for name in known if name not in named)
     yield from _phrase_problems(paragraphs.load(), named, reasons(page))

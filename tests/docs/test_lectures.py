@@ -97,6 +97,12 @@ def test_a_row_with_a_cell_too_many_fails() -> None:
     assert error == "docs/lectures.md:3: more or fewer cells than columns: Pigs fly"
 
 
+def test_a_statement_that_occurs_twice_fails() -> None:
+    row = f"| Rain is wet | {LECTURE} | {MEMORY} | 7 drops | {TEST} |\n"
+    errors = [line for line in lectures.problems(HEAD + row + row) if line.startswith("docs/lectures.md:")]
+    assert errors[0] == "docs/lectures.md:4: the statement of line 3"
+
+
 @pytest.mark.parametrize(
     "test",
     ["tests/docs/test_lectures.py::test_pigs_fly", "tests/docs/test_pigs.py::test_they_fly", "tests/docs::test_pigs"],
