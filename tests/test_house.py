@@ -35,7 +35,7 @@ TREES = {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
 
 # imports point only to the right; packages between two bars do not import each other
 ORDER = (
-    "cli serve | console | experiments | training analysis bridge | inference | run_folder | recipe | tasks | decode"
+    "cli serve | console | experiments | training bridge | inference | analysis | run_folder | recipe | tasks | decode"
     " | data models | registry | settings | core events files machine | suggestions | errors renamed"
 )
 RANK = {package: rank for rank, group in enumerate(ORDER.split("|")) for package in group.split()}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures", "graphs")
-FILES += ("maths", "clusters", "bert", "sentences")
+FILES += ("maths", "clusters", "bert", "sentences", "landscape")
 EXACT = 1e-5  # tolerance between two equal computations in float32
 
 

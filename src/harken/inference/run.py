@@ -10,7 +10,9 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
+from harken.analysis.landscape import Landscape, LandscapeOptions, Objective, landscape
 from harken.data.tables.frame import Data, Frame
+from harken.errors import BadInput
 from harken.events import Listener, silent, warn, warn_of_overflow
 from harken.tasks import Evaluation
 
@@ -44,7 +46,7 @@ from .answers.unknown import mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
 from .evaluate import EvaluationOptions, evaluate_run
 from .loaded_model import LoadedModel, build_model
-from .prepare import prepare_inference
+from .prepare import Int8Linear, prepare_inference
 from .prompt import classify_by_prompt
 from .trace import trace_input
 
@@ -364,7 +366,7 @@ class Run(LoadedModel):
         """
         return nearest_words(self, word, k)
 
-    # --- attention ----------------------------------------------------------------------------------------------------
+    # --- analysis -----------------------------------------------------------------------------------------------------
 
     def trace(self, text: Image, target: str | None = None) -> Trace:
         """Run the model on an input; attention weights are computed on demand.
@@ -376,6 +378,24 @@ class Run(LoadedModel):
         torch.Size([2, 2])
         """
         return trace_input(self, text, target)
+
+    def landscape(
+        self, *, batches: int = 4, listen: Listener = silent, **options: Unpack[LandscapeOptions]
+    ) -> Landscape:
+        """The loss around the weights, on the first training batches: curvature, and a plane through the weights.
+
+        The weights are in float64, without dropout. Options: grid (21), points per side of the plane; radius, its half
+        side; directions, "top" (eigenvectors of the two largest eigenvalues of the Hessian) or "extreme" (of the
+        largest and the smallest one); steps (60) of the Lanczos iteration; seed.
+
+        >>> landscape = run.landscape(batches=1, grid=3, steps=4)
+        >>> landscape.losses.shape, bool(landscape.losses[1, 1] == landscape.loss)
+        ((3, 3), True)
+        """
+        if any(isinstance(module, Int8Linear) for module in self.model.modules()):
+            raise BadInput("precision='int8': integers have no gradient; load the run with precision='float32'")
+        task = self.recipe.bind(self.recipe.load_data(self.tokenizer, listen=listen))
+        return landscape(Objective.of_task(self.model, task, batches), **options)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

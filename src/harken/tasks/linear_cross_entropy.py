@@ -49,14 +49,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
             padded = None if b is None else F.pad(b.to(dtype), (0, len(W) - vocab))
             total, losses, *grads = _chunked(h.to(dtype), W.to(dtype), padded, targets, vocab, smoothing, grad)
         pairs = zip(grads, (h, W, b), strict=True)
-        ctx.save_for_backward(*(None if d is None or x is None else d[: len(x)].to(x.dtype) for d, x in pairs))
+        gradients = (None if d is None or x is None else d[: len(x)].to(x.dtype) for d, x in pairs)
+        ctx.save_for_backward(*gradients, h, W, b, targets)
+        ctx.vocab, ctx.smoothing = vocab, smoothing
         ctx.mark_non_differentiable(losses)
         return total, losses
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        *grads, h, W, b, targets = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the gradients are differentiated again
+            grads = _differentiable_gradients(h, W, b, targets, ctx.vocab, ctx.smoothing)
         # g is a scalar tensor: it does not change the dtype of the product
-        return *(None if d is None else d * g for d in ctx.saved_tensors), None, None, None, None
+        return *(None if d is None else d * g for d in grads), None, None, None, None
+
+
+def _differentiable_gradients(
+    h: Tensor, W: Tensor, b: Tensor | None, targets: Tensor, vocab: int, smoothing: float
+) -> list[Tensor | None]:
+    """The gradients of the sum with respect to h, W and b, as functions of them."""
+    p = F.linear(h, W[:vocab], b).softmax(1)
+    target = F.one_hot(targets.clamp_min(0), vocab) * (1 - smoothing) + smoothing / vocab
+    d_logits = (p - target) * (targets != IGNORE)[:, None]  # N vocab
+    d_W = F.pad(d_logits.mT @ h, (0, 0, 0, len(W) - vocab))
+    return [d_logits @ W[:vocab], d_W, None if b is None else d_logits.sum(0)]
 
 
 def _chunked(
