@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -135,6 +136,36 @@ def smoothing() -> Measurement:
     words = f"standard deviation within a cluster after 3 layers; after 0, 1, 2 layers: {earlier}"
     stays = gap(x.unflatten(0, (4, 25)).mean(1), centers) < 1
     return Measurement(spread[-1], words, fall and stays and spread[-1] < 0.2 * spread[0])
+
+
+@cache
+def cloud_layers(layers: int = 6) -> list[Tensor]:
+    """Three groups of two clusters of points after 0, 1, 2 ... attention layers with a Gaussian similarity."""
+    centers = torch.tensor([[2.0, 2.0], [10.0, 3.0], [5.0, 10.0]], dtype=torch.float64)
+    apart = torch.tensor([[1.15, 0.34], [-0.24, 1.18], [0.96, -0.72]], dtype=torch.float64)
+    noise = torch.randn(3, 2, 12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = (torch.stack([centers - apart, centers + apart], 1)[:, :, None] + 0.7 * noise).flatten(0, 2)
+    clouds = [x]
+    for _ in range(layers):
+        clouds.append(x := attend(x[None, None], x[None, None], x[None, None], Gaussian(1.0))[0, 0])
+    return clouds
+
+
+def n_clusters(x: Tensor, distance: float = 0.5) -> int:
+    """The number of groups of points that are connected by steps of at most this distance."""
+    near = torch.cdist(x, x) <= distance
+    for _ in range(len(x).bit_length()):  # each product doubles the number of steps
+        near = near.double() @ near.double() > 0
+    return len(near.unique(dim=0))
+
+
+@show()
+def hierarchy_of_a_cloud() -> Measurement:
+    """Layer by layer, nearby points become clusters, and nearby clusters groups: a multi-scale representation."""
+    clouds = cloud_layers()
+    counts = [n_clusters(x) for x in clouds]
+    words = f"groups after {len(counts) - 1} layers; {counts[2]} clusters after 2 layers, of {len(clouds[0])} points"
+    return Measurement(counts[-1], words, (counts[2], counts[-1]) == (6, 3) and counts == sorted(counts, reverse=True))
 
 
 def multiplications(f: Callable[..., Any], *args: Any, **kwargs: Any) -> int:

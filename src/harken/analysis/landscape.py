@@ -7,8 +7,7 @@ negative, at a saddle point the smallest one is, and an ill-conditioned H has ei
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Literal, Self, TypedDict, get_args
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from harken import machine
 from harken.data.batch import Batch
@@ -24,36 +24,23 @@ from harken.errors import BadInput
 from harken.tasks import BoundTask
 
 Floats = npt.NDArray[np.float64]
-Loss = Callable[[Tensor], Tensor]  # of all weights as one vector: n -> scalar
+Loss = Callable[[nn.Module], Tensor]  # of a model: a scalar
 Directions = Literal["top", "extreme"]
 N_TOP = 2  # largest eigenvalues, with their directions
 MEMORY_SHARE = 0.5  # of the memory of the machine, for the Lanczos vectors
 BREAKDOWN = 1e-10  # of the largest entry of T: the Krylov space is complete
 
 
-@dataclass(frozen=True, eq=False)
 class Objective:
-    """A loss as a function of one vector of weights: the sum of parts, of which one is in memory at a time."""
+    """The sum of some losses of a model as a function of one vector of weights, in float64 and without dropout.
 
-    weights: Tensor  # n
-    parts: Sequence[Loss]
+    The losses are computed one after the other, so that memory holds one of them.
+    """
 
-    @classmethod
-    def of_model(cls, model: nn.Module, losses: Sequence[Callable[[nn.Module], Tensor]]) -> Self:
-        """The sum of these losses of a model without dropout, in float64."""
-        module = _ModelLoss(copy.deepcopy(model).eval().double().requires_grad_(True))
-        names, parameters = zip(*module.named_parameters(), strict=True)
-        shapes, sizes = [p.shape for p in parameters], [p.numel() for p in parameters]
-
-        def part(loss: Callable[[nn.Module], Tensor], weights: Tensor) -> Tensor:
-            views = [w.view(shape) for w, shape in zip(weights.split(sizes), shapes, strict=True)]
-            named = dict(zip(names, views, strict=True))
-            with _twice_differentiable():
-                total: Tensor = torch.func.functional_call(module, named, (loss,))
-            return total
-
-        weights = torch.cat([p.detach().flatten() for p in parameters])
-        return cls(weights, [partial(part, loss) for loss in losses])
+    def __init__(self, model: nn.Module, losses: Sequence[Loss]) -> None:
+        self.model, self.losses = copy.deepcopy(model).eval().double().requires_grad_(True), losses
+        self.parameters = list(self.model.parameters())
+        self.weights = parameters_to_vector(self.parameters).detach()  # n: those of the model
 
     @classmethod
     def of_task(cls, model: nn.Module, task: BoundTask, n_batches: int) -> Self:
@@ -67,45 +54,30 @@ class Objective:
         def loss(batch: Batch, model: nn.Module) -> Tensor:
             return task.loss(model, replace(batch, reset_state=True)).total / n_targets  # a new recurrent state
 
-        return cls.of_model(model, [partial(loss, batch) for batch in batches])
+        return cls(model, [partial(loss, batch) for batch in batches])
 
     def loss(self, weights: Tensor) -> float:
-        return sum(float(part(weights.detach().requires_grad_()).detach()) for part in self.parts)
+        return sum(float(loss.detach()) for loss in self._at(weights))
 
     def gradient(self, weights: Tensor) -> Tensor:  # n
-        return sum((_gradient(part, weights)[0] for part in self.parts), torch.zeros_like(weights)).detach()
+        parts = (torch.autograd.grad(loss, self.parameters, materialize_grads=True) for loss in self._at(weights))
+        return sum((parameters_to_vector(g) for g in parts), torch.zeros_like(weights))
 
     def hessian_product(self, weights: Tensor, v: Tensor) -> Tensor:  # n
         """H v at these weights."""
         product = torch.zeros_like(weights)
-        for part in self.parts:
-            g, w = _gradient(part, weights, create_graph=True)
-            product += torch.autograd.grad(g, w, v, materialize_grads=True)[0]  # d<g, v>/dw
+        for loss in self._at(weights):
+            g = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)
+            if (slope := parameters_to_vector(g) @ v).requires_grad:  # <g, v>; constant if the loss is linear
+                product += parameters_to_vector(torch.autograd.grad(slope, self.parameters, materialize_grads=True))
         return product
 
-
-def _gradient(loss: Loss, weights: Tensor, *, create_graph: bool = False) -> tuple[Tensor, Tensor]:
-    """The gradient, and the weights that it can be differentiated by."""
-    w = weights.detach().requires_grad_()
-    return torch.autograd.grad(loss(w), w, create_graph=create_graph, materialize_grads=True)[0], w
-
-
-@contextmanager
-def _twice_differentiable() -> Iterator[None]:
-    """Compute with kernels that have a second derivative: fused attention and the RNNs of cuDNN have none."""
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
-        yield
-
-
-class _ModelLoss(nn.Module):
-    """A loss of a model as the forward pass of a module, whose weights `functional_call` replaces."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
-        return loss(self.model)
+    def _at(self, weights: Tensor) -> Iterator[Tensor]:
+        """Each loss at these weights, with kernels that have a second derivative: no fused attention, no cuDNN RNN."""
+        vector_to_parameters(weights, self.parameters)
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+            for loss in self.losses:
+                yield loss(self.model)
 
 
 # --- eigenvalues ------------------------------------------------------------------------------------------------------
@@ -180,7 +152,17 @@ class Landscape:
     coordinates: Floats  # G: distances from the weights, in both directions
     losses: Floats  # G G: losses[row of y, column of x]
     batches: int
-    n_weights: int
+    weights: Tensor  # n, the center
+    axes: Tensor  # 2 n: unit vectors along x and y
+
+    @property
+    def n_weights(self) -> int:
+        return len(self.weights)
+
+    def project(self, weights: Tensor) -> tuple[float, float]:
+        """The point of the plane that is nearest to these weights."""
+        x, y = (self.axes @ (weights - self.weights)).tolist()
+        return x, y
 
     def __str__(self) -> str:
         largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues)
@@ -189,7 +171,9 @@ class Landscape:
 
     def facts(self) -> dict[str, object]:
         """The landscape as JSON."""
-        return asdict(self) | {"coordinates": self.coordinates.tolist(), "losses": self.losses.tolist()}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weights", "axes")}
+        plane = {"coordinates": self.coordinates.tolist(), "losses": self.losses.tolist()}
+        return values | plane | {"n_weights": self.n_weights}
 
 
 class LandscapeOptions(TypedDict, total=False):
@@ -237,8 +221,9 @@ def landscape(
         curvatures=(float(spectrum.values[0]), float(spectrum.values[second])),
         coordinates=coordinates,
         losses=np.array(losses),
-        batches=len(objective.parts),
-        n_weights=len(weights),
+        batches=len(objective.losses),
+        weights=weights,
+        axes=torch.stack([x, y]),
     )
 
 
