@@ -24,6 +24,7 @@ SECTIONS = {
     "model": "The network and its size.",
     "task": "The objective and the metrics.",
     "train": "Budget, optimizer, checkpoints.",
+    "cost": "Energy, CO2e and price.",
     "report": "What report.html shows.",
 }
 
@@ -64,7 +65,7 @@ def recipe_page() -> str:
         HEADER,
         "# Recipes",
         "",
-        "A recipe is a TOML file with up to five sections. Every setting has a default. The same dotted path",
+        "A recipe is a TOML file with up to six sections. Every setting has a default. The same dotted path",
         "is used in the file (`[model]` `layers = 6`), on the command line (`model.layers=6`), in Python",
         '(`settings={"model.layers": 6}`) and in errors. `harken check --settings KIND` prints the same tables.',
         "",

@@ -54,7 +54,7 @@ def position_geometry() -> str:
         Panel("Word + position", "features 1 and 2, positions 0 to 6", _axis("x₁", 3), _axis("x₂", 3), moved),
         Panel(
             "Angles of the first four pairs",
-            "each frequency is 10000^(-2/16) of the one before",
+            "pairs 1 to 4: blue, orange, green, violet",
             Axis("position", 0, POSITIONS),
             Axis("angle", 0, 2 * math.pi),
             turns,
@@ -69,7 +69,7 @@ def position_geometry() -> str:
         ),
         Panel(
             "Inner products",
-            "of two encodings: a function of the distance",
+            "they depend on the distance only",
             Axis("position", 0, POSITIONS),
             Axis("position", 0, POSITIONS),
             [Cells(((products - products.min()) / (1 - products.min())).numpy())],

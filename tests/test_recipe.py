@@ -283,7 +283,7 @@ def test_an_override_is_toml_or_else_plain_text(text, value):
         ({"model.xyzzy": 4}, "lm.toml: model.xyzzy is not a setting; harken check --settings gpt lists them"),
         (
             {"modle.layers": 4},
-            "lm.toml: modle.layers is not a setting; the sections are data, model, task, train, report. "
+            "lm.toml: modle.layers is not a setting; the sections are data, model, task, train, cost, report. "
             "Did you mean model?",
         ),
         ({"model.layers": "four"}, "lm.toml: model.layers = 'four': accepted: whole number ≥ 1 and ≤ 1000"),
@@ -345,7 +345,7 @@ def test_two_budgets_on_the_command_line_are_an_error():
         ),
         (
             "d = 4\n",
-            r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\], \[report\]$",
+            r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\], \[cost\], \[report\]$",
         ),
         ("\ud800", r"^{path}: cannot be read"),
     ],

@@ -66,6 +66,14 @@ def test_a_former_value_gives_exactly_one_line_with_the_new_value(settings, line
     assert message(**settings) == line
 
 
+@pytest.mark.parametrize("former", ["train.price", "train.price_per_hour"])
+def test_a_setting_of_a_former_section_still_works(former, tmp_path):
+    path = tmp_path / "old.toml"
+    path.write_text(f"[train]\n{former.removeprefix('train.')} = 2.5\n")
+    assert resolve((str(path), read(path))).cost.price_per_hour == 2.5
+    assert resolve((OVERRIDE, {former: 2.5})).settings()["cost.price_per_hour"] == 2.5
+
+
 def test_every_new_setting_exists_and_no_former_one_does():
     groups = registry.sections_and_groups()
     fields = {

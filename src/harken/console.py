@@ -19,6 +19,7 @@ from harken.experiments.report.formatting import (
     display_name,
     format_duration,
     format_number,
+    format_price,
     format_quantity,
 )
 from harken.experiments.report.verdict import Facts, nested
@@ -298,7 +299,8 @@ def _progress_bar() -> "Progress":
 
 def cost_line(cost: Facts) -> str:
     used = f"{format_duration(cost['seconds'])}, {format_quantity(cost['kwh'], 'energy')} ({cost['energy_source']})"
-    return f"  cost    {used}, {format_quantity(cost['co2e_kg'], 'mass')} CO2e"
+    price = format_price(cost.get("price_usd"))
+    return f"  cost    {used}, {format_quantity(cost['co2e_kg'], 'mass')} CO2e" + (f", {price}" if price else "")
 
 
 def main_split(metrics: Mapping[str, object]) -> str:

@@ -1,5 +1,5 @@
-"""A recipe: TOML -> five validated sections (data, model, task, train, report). It is data: no includes, no code, no
-expressions.
+"""A recipe: TOML -> six validated sections (data, model, task, train, cost, report). It is data: no includes, no code,
+no expressions.
 
 Two settings stand before the sections: `from`, a run with the initial weights and the tokenizer, and `transfer`, how
 these weights are used.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .models import Model
     from .tasks import BoundTask
 
-SECTIONS = ("data", "model", "task", "train", "report")
+SECTIONS = ("data", "model", "task", "train", "cost", "report")
 TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
 SHOTS = re.compile(r"(\d{1,4})-shot")  # no training: a prompt with this number of examples
 OVERRIDE = "override"  # origin of the settings of the command line or of a call
@@ -83,12 +83,13 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The five sections, the initial weights, and the origin of each setting."""
+    """The six sections, the initial weights, and the origin of each setting."""
 
     data: Any
     model: Any
     task: Any
     train: Any
+    cost: Any
     report: Any
     origins: Mapping[str, str] = field(default_factory=dict)
     start: InitialWeights = InitialWeights()
@@ -149,7 +150,8 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
     origins: dict[str, str] = {}
     ranks: dict[str, int] = {}
     for rank, (origin, settings) in enumerate(layers):
-        for path, value in settings.items():
+        for former, value in settings.items():
+            path = renamed.MOVED.get(former, former)
             merged[path], origins[path], ranks[path] = value, origin, rank
     start = InitialWeights.pop_from(merged, origins)
     _check_sections(merged, origins)
@@ -168,7 +170,7 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
 
 def _default_kind(section: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
     """The default kind of a section after the earlier sections, and the group of models for the data."""
-    if fixed := {"data": "text", "train": "loop", "report": "page"}.get(section):
+    if fixed := {"data": "text", "train": "loop", "cost": "energy", "report": "page"}.get(section):
         return fixed, "text"
     family = _data_family(sections["data"])
     if section == "model":

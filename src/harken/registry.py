@@ -138,6 +138,7 @@ FAMILIES: dict[str, Family] = {  # by task.kind
 }
 # fmt: on
 TRAINING = {"loop": "training.settings:Train"}  # the only value of train.kind
+COSTS = {"energy": "training.settings:CostSettings"}  # the only value of cost.kind
 REPORTS = {"page": "experiments.report.settings:ReportSettings"}  # the only value of report.kind
 ENTRY_POINT_GROUPS = {"data": "harken.data", "model": "harken.models"}
 
@@ -152,8 +153,8 @@ def built_in(section: str, group: str = "text") -> dict[str, str]:
     """The kinds of a section that come with harken, each with its class; for models, those of a group."""
     if section == "model":
         return MODELS[group]
-    if section in ("train", "report"):
-        return {"train": TRAINING, "report": REPORTS}[section]
+    if section in (single := {"train": TRAINING, "cost": COSTS, "report": REPORTS}):
+        return single[section]
     if section == "data":
         return {family.data: family.source for family in FAMILIES.values()}
     return {task: family.settings for task, family in FAMILIES.items()}
@@ -161,7 +162,7 @@ def built_in(section: str, group: str = "text") -> dict[str, str]:
 
 def sections_and_groups() -> list[tuple[str, str]]:
     """Every section with its group of models: ("data", "text"), ("model", "text"), ("model", "pairs") ..."""
-    single = [(section, "text") for section in ("task", "train", "report")]
+    single = [(section, "text") for section in ("task", "train", "cost", "report")]
     return [("data", "text"), *(("model", group) for group in MODELS), *single]
 
 

@@ -8,5 +8,6 @@ from importlib.resources import files
 
 _TABLES = tomllib.loads(files("harken").joinpath("renamed.toml").read_text("utf-8"))
 SETTINGS: dict[str, list[str]] = _TABLES["settings"]  # new names by former path
+MOVED: dict[str, str] = _TABLES["moved"]  # settings of another section now; the former path still works
 VALUES: dict[str, str] = _TABLES["values"]
 IMPORTS = {f"harken.{former}": f"harken.{new}" for former, new in _TABLES["modules"].items()}

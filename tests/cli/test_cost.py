@@ -3,13 +3,15 @@
 import json
 import shutil
 
+import pytest
+
 
 def test_cost_sums_all_runs_or_the_listed_ones(harken, run, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(run, tmp_path / "runs" / name)
     single = json.loads(harken("cost", "runs/one", "--json").out)
     total = json.loads(harken("cost", "--json").out)
-    assert {"kWh", "kwh", "co2e_kg", "seconds", "tokens", "flops", "rows"} == single.keys()
+    assert {"kWh", "kwh", "co2e_kg", "seconds", "tokens", "flops", "price_usd", "rows"} == single.keys()
     assert single["kWh"] == single["kwh"] == single["rows"][0]["kwh"]
     assert [row["run"] for row in total["rows"]] == ["runs/one", "runs/two"]
     assert total["kWh"] == 2 * single["kWh"] > 0
@@ -57,10 +59,13 @@ def test_cost_without_runs_suggests_train(harken):
 
 def test_the_table_of_the_lecture_is_printed_with_the_computed_values(harken):
     out = harken("cost", "--lecture").out
-    (big,) = [line for line in out.splitlines() if line.startswith("Transformer (big)")]
-    assert big.split()[2:] == ["P100x8", "1,515.43", "84", "201", "201.1", "192", "191.9"]
+    energy, cloud = [line for line in out.splitlines() if line.startswith("Transformer (big)")]
+    assert energy.split()[2:] == ["P100x8", "1,515.43", "84", "201", "201.1", "192", "191.9"]
+    assert cloud.split()[2:] == ["P100x8", "84", "0.43", "to", "1.46", "289", "to", "981", "289", "to", "981"]
+    (car,) = [line for line in out.splitlines() if line.startswith("car, average with fuel, 1 lifetime")]
+    assert car.split()[-3:] == ["126,000", "57,153", "656.2"]
     actual = json.loads(harken("cost", "--lecture", "--json").out)
-    assert {"kWh", "co2e_kg", "rows"} <= actual.keys()
+    assert {"kWh", "co2e_kg", "rows", "consumption", "prices", "price_source"} <= actual.keys()
 
 
 def test_runs_are_refused_with_lecture(harken):
@@ -84,3 +89,23 @@ def test_an_imported_run_is_counted_and_cost_nothing_to_train(harken, run, small
     assert "2 together" in out
     (line,) = [line for line in harken("runs").out.splitlines() if line.startswith("runs/imported")]
     assert line.endswith("imported")
+
+
+def test_the_settings_of_the_section_cost_are_in_the_estimate_and_in_the_sum(harken, text_file):
+    plain, factors = ["model.size=tiny", "train.steps=2"], ["cost.pue=1.1", "cost.grid_intensity=0.05"]
+    estimate = json.loads(harken("check", text_file, *plain, *factors, "cost.price_per_hour=3.6", "--json").out)
+    assert estimate["recipe"]["cost.pue"] == 1.1
+    cost = estimate["estimate"]
+    assert cost["co2e_kg"] == pytest.approx(0.05 * cost["kwh"])
+    assert cost["price_usd"] == pytest.approx(cost["minutes"] * 60 / 1000)
+    assert " CO2e, " in harken("check", text_file, *plain, "cost.price_per_hour=3600").out
+    for name, price in (("one", ["cost.price_per_hour=3.6"]), ("two", [])):
+        assert harken("train", text_file, *plain, *factors, *price, "--out", f"runs/{name}").code == 0
+    total = json.loads(harken("cost", "--json").out)
+    priced, unpriced = total["rows"]
+    assert priced["price_usd"] == pytest.approx(priced["seconds"] / 1000) == total["price_usd"]
+    assert unpriced["price_usd"] is None
+    assert total["co2e_kg"] == pytest.approx(0.05 * total["kwh"])
+    heads, first, *_ = harken("cost").out.splitlines()
+    assert "price" in heads
+    assert " USD" in first

@@ -33,7 +33,8 @@ def test_the_total_is_the_sum_of_the_rows(tmp_path):
 
 
 def test_the_total_of_no_runs_is_zero():
-    assert total_cost([]) == {"seconds": 0, "kwh": 0, "co2e_kg": 0, "tokens": 0, "flops": 0, "rows": []}
+    nothing = dict.fromkeys(("seconds", "kwh", "co2e_kg", "tokens", "flops"), 0)
+    assert total_cost([]) == {**nothing, "price_usd": None, "rows": []}
 
 
 def test_missing_token_counts_of_old_runs_are_derived(tmp_path):
@@ -94,6 +95,40 @@ def test_a_row_that_cannot_be_computed_has_a_reason(n):
     row = lecture_costs()["rows"][n]
     assert row["kwh"] is row["co2e_lb"] is row["agrees"] is None
     assert row["remark"].startswith("no power is printed" if row["hours"] else "neither power nor hours")
+
+
+# --- cloud costs and other consumption --------------------------------------------------------------------------------
+
+PRICED = [n for n, row in enumerate(LECTURE_TABLE) if row.usd]
+
+
+@pytest.mark.parametrize("n", PRICED)
+def test_hours_times_devices_times_price_is_the_printed_cloud_cost(n):
+    row = lecture_costs()["rows"][n]
+    assert row["usd_agrees"]
+    assert row["usd"] == pytest.approx(row["printed_usd"], rel=0.006)
+
+
+def test_rounded_hours_and_misprinted_costs_are_remarked():
+    remarks = {row["model"] + row["hardware"]: row["usd_remark"] for row in lecture_costs()["rows"]}
+    assert {name for name, remark in remarks.items() if remark} == {"BERT (base)V100x64", "NASTPUv2x1"}
+    assert remarks["BERT (base)V100x64"] == "79 hours are rounded: 79.2 give the printed costs"
+    assert remarks["NASTPUv2x1"] == "misprint: 32,633 hours give 44,055 and 146,848"
+
+
+def test_a_wrong_cloud_cost_does_not_agree(monkeypatch):
+    monkeypatch.setattr(costs, "LECTURE_TABLE", [LECTURE_TABLE[1]._replace(usd=(289, 1081))])
+    assert lecture_costs()["rows"][0]["usd_agrees"] is False
+
+
+def test_other_consumption_is_compared_with_trainings():
+    rows = {row["consumption"]: row for row in lecture_costs()["consumption"]}
+    assert len(rows) == 8
+    assert rows["human life, average, 1 year"]["co2e_kg"] == pytest.approx(5000, abs=1)
+    assert rows["training Transformer (big)"]["transformer_big"] == 1
+    for row in rows.values():
+        assert row["co2e_lb"] is None or row["co2e_lb"] == pytest.approx(row["printed_co2e_lb"], rel=0.005)
+    assert sum(row["co2e_lb"] is not None for row in rows.values()) == 2
 
 
 def test_the_table_is_plain_json():

@@ -131,10 +131,10 @@ def test_the_cost_has_seconds_energy_its_source_and_co2(run):
 
 
 def test_the_price_of_an_hour_gives_the_price_of_the_run(text_file, tmp_path):
-    trained = harken.train(text_file, out=tmp_path / "run", settings={**TINY, "train.price_per_hour": 3.6})
+    trained = harken.train(text_file, out=tmp_path / "run", settings={**TINY, "cost.price_per_hour": 3.6})
     cost = read(trained, "cost.json")
     assert cost["price_usd"] == pytest.approx(cost["seconds"] / 1000)
-    assert "train.price_per_hour: 3.6 USD per hour" in (trained.path / "report.html").read_text()
+    assert "cost.price_per_hour: 3.6 USD per hour" in (trained.path / "report.html").read_text()
 
 
 def test_packed_documents_have_the_same_flops_per_token(run, tales, tmp_path):

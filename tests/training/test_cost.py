@@ -14,6 +14,7 @@ from harken import machine
 from harken.errors import BadRun
 from harken.training import cost as cost_module
 from harken.training.cost import Meter, MeterReading, cost, emissions, flops_per_token
+from harken.training.settings import CostSettings
 
 FULL = 262_143_328_850  # range of a real counter in microjoules
 
@@ -424,9 +425,22 @@ def test_the_price_needs_a_price_per_hour():
     unpriced = cost(reading, tokens=1, flops_per_token=1.0)
     assert unpriced["price_usd"] is None
     assert unpriced["price_source"] is None
-    priced = cost(reading, tokens=1, flops_per_token=1.0, price=1.46)
+    priced = cost(reading, tokens=1, flops_per_token=1.0, factors=CostSettings(price_per_hour=1.46))
     assert priced["price_usd"] == pytest.approx(2.92)
-    assert priced["price_source"] == "train.price_per_hour: 1.46 USD per hour"
+    assert priced["price_source"] == "cost.price_per_hour: 1.46 USD per hour"
+
+
+def test_the_factors_of_the_settings_are_used_and_named():
+    factors = CostSettings(pue=1.2, grid_intensity=0.056)
+    spent = cost(MeterReading(7200, 3.6e6, "measured: RAPL"), tokens=1, flops_per_token=1.0, factors=factors)
+    assert (spent["kwh"], spent["co2e_kg"]) == (pytest.approx(1.2), pytest.approx(1.2 * 0.056))
+    assert spent["co2e_lb"] == pytest.approx(spent["kwh"] * spent["lb_per_kwh"])
+    assert (spent["pue_source"], spent["intensity_source"]) == ("cost.pue", "cost.grid_intensity")
+
+
+def test_the_default_factors_are_those_of_the_lecture():
+    factors = CostSettings()
+    assert (factors.pue, factors.grid_intensity / 0.45359237) == (1.58, pytest.approx(0.954))
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harken.console import ConsoleListener, columns, table
-from harken.experiments.report.formatting import format_duration, format_quantity
+from harken.experiments.report.formatting import format_duration, format_price, format_quantity
 
 from . import json_option, print_json, reject_options
 
@@ -58,7 +58,9 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     time, used = format_duration(cost["minutes"] * 60), format_quantity(cost["kwh"], "energy")
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     why = "" if cost["timed"] else "; a rough estimate, as timing enough steps would take too long"
-    click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}{why}")
+    emitted, price = format_quantity(cost["co2e_kg"], "mass"), format_price(cost["price_usd"])
+    used = f"{used} ({cost['energy_source']}; {emitted} CO2e{', ' + price if price else ''})"
+    click.echo(f"{steps}, about {time} and {used} on {cost['machine']}{why}")
     if advice := _folds_advice([what, *settings], recipe, int(cost["examples"])):
         click.echo(advice)
 
@@ -125,6 +127,6 @@ def describe_settings(kind: str) -> list[dict[str, str]]:
                 }
                 for field, spec in settings_class.model_fields.items()
             ]
-    single = ("train", "report")  # named by their section
+    single = ("train", "cost", "report")  # named by their section
     names = [*(registry.title(name, group) for section, name, group in kinds if section not in single), *single]
     raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(names)}.{did_you_mean(kind, names)}")

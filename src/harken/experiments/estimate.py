@@ -29,7 +29,7 @@ class _OutOfTime(Exception):
 
 
 @restore_torch_state()
-def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float | bool]:
+def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float | bool | None]:
     """Load the data, count the memory of the model and time a few steps. Nothing is written.
 
     A model that is too large to be timed in seconds is neither built nor trained: its time and memory follow from the
@@ -52,13 +52,13 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
         start = time.monotonic()
         try:
             with _time_limit(LIMIT_SECONDS):
-                plan = estimate_resources(trainer, PROBE_SECONDS)
+                plan = estimate_resources(trainer, PROBE_SECONDS, recipe.cost)
         except _OutOfTime:
             timed = False
             spent = (time.monotonic() - start) / max(1, trainer.step)
             timing = timing._replace(step_seconds=max(timing.step_seconds, spent))
     if not timed:
-        plan = plan_steps(task, recipe.train, timing, memory)
+        plan = plan_steps(task, recipe.train, timing, memory, recipe.cost)
     assert plan.predicted is not None
     facts: dict[str, Any] = dataset.facts()
     counts = facts.get(facts.get("unit", "pairs"), {})
@@ -71,9 +71,11 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
         "unit": unit,
         "examples": sum(n for n in counts.values() if isinstance(n, int)),  # of all splits; 0 for plain text
         "steps": plan.steps,
-        "minutes": plan.predicted["seconds"] / 60,
+        "minutes": (seconds := plan.predicted["seconds"]) / 60,
         "timed": timed,
         **{name: plan.predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
+        "co2e_kg": plan.predicted["kwh"] * recipe.cost.grid_intensity,
+        "price_usd": None if (price := recipe.cost.price_per_hour) is None else price * seconds / 3600,
         "machine": f"{described['cpu']}, {described['cores']} cores" if device.type == "cpu" else str(described["gpu"]),
     }
 

@@ -55,7 +55,8 @@ def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> tuple[F
         "data": task.data.facts(),
         **evaluation_facts(scores, baselines),
     }
-    cost = training_cost.cost(meter.reading(), tokens=0, flops_per_token=0.0) | {"flops": None}  # no training FLOPs
+    reading = meter.reading()
+    cost = training_cost.cost(reading, tokens=0, flops_per_token=0.0, factors=recipe.cost) | {"flops": None}
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(folder / OUTPUT_FILE, {"facts": facts, "cost": cost})
     return facts, cost, {split: score.outcomes for split, score in scores.items()}

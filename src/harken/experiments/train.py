@@ -260,7 +260,7 @@ def _plan(
         listen("notice", text=f"{folder}: there is no complete checkpoint; the run starts from step 0")
     predicted = None
     if state is None:
-        steps, eval_every, predicted = plan(trainer)
+        steps, eval_every, predicted = plan(trainer, recipe.cost)
         precision = str(trainer.precision).removeprefix("torch.")
         recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=precision)
         recipe = recipe.change(train__threads=torch.get_num_threads(), train__eval_every=eval_every)
@@ -323,7 +323,7 @@ def _evaluate(
             task.loss(trainer.model, batch).total.backward()
 
     flops = training_cost.flops_per_token(trainer.model, backward, sum(batch.n_tokens for batch in small))
-    options = {"price": recipe.train.price_per_hour, "predicted": trainer.notes.get("predicted")}
+    options = {"factors": recipe.cost, "predicted": trainer.notes.get("predicted")}
     tokens = steps * task.tokens_per_batch * recipe.train.seeds
     cost = training_cost.cost(reading, tokens=tokens, flops_per_token=flops, **options)
     run_folder.write_json(folder / "cost.json", cost)

@@ -1,7 +1,7 @@
 """Cost of a training: seconds, memory, FLOPs, energy and CO2e, each with its source.
 
 Energy is measured where the machine permits it (NVML for a GPU, RAPL for a CPU; both include other processes) and
-estimated elsewhere; the source says which. CO2e follows the lecture: kWh x PUE x pounds per kWh.
+estimated elsewhere; the source says which. CO2e follows the lecture: kWh x PUE x CO2e per kWh.
 """
 
 import ctypes
@@ -23,11 +23,10 @@ from torch.utils.flop_counter import flop_registry
 from harken import machine
 from harken.errors import BadRun
 
-LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
-PUE = 1.58  # world average of data centers, 2018
-LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
-KG_PER_LB = 0.45359237
+from .settings import KG_PER_LB, LECTURE, CostSettings
+
 TRANSFORMER_BIG_LB = 192
+DEFAULT_FACTORS = CostSettings()
 
 PROC_STATUS = Path("/proc/self/status")  # VmRSS: resident kB, VmHWM: their peak
 PROC_CLEAR_REFS = Path("/proc/self/clear_refs")  # writing 5 resets VmHWM
@@ -229,11 +228,11 @@ def _unfused_kernels() -> Iterator[None]:
             library.enabled = enabled
 
 
-def emissions(kwh_it: float) -> dict[str, float]:
+def emissions(kwh_it: float, factors: CostSettings = DEFAULT_FACTORS) -> dict[str, float]:
     """kWh of the data center (x PUE) and CO2e from the kWh of the machine."""
-    kwh = kwh_it * PUE
-    lb = kwh * LB_PER_KWH
-    return {"kwh": kwh, "co2e_lb": lb, "co2e_kg": lb * KG_PER_LB}
+    kwh = kwh_it * factors.pue
+    kg = kwh * factors.grid_intensity
+    return {"kwh": kwh, "co2e_lb": kg / KG_PER_LB, "co2e_kg": kg}
 
 
 def cost(
@@ -241,12 +240,12 @@ def cost(
     *,
     tokens: int,
     flops_per_token: float,
-    price: float | None = None,
+    factors: CostSettings = DEFAULT_FACTORS,
     predicted: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """Content of cost.json. `tokens` counts from the first step of the run; `price` is in USD per hour."""
-    energy = emissions(reading.joules / 3.6e6)
-    factors = {"pue": PUE, "pue_source": LECTURE, "lb_per_kwh": LB_PER_KWH, "intensity_source": LECTURE}
+    """Content of cost.json. `tokens` counts from the first step of the run."""
+    energy, price = emissions(reading.joules / 3.6e6, factors), factors.price_per_hour
+    intensity = {"grid_intensity": factors.grid_intensity, "lb_per_kwh": factors.grid_intensity / KG_PER_LB}
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
         "seconds": reading.seconds,
@@ -258,9 +257,11 @@ def cost(
         "energy_source": reading.energy_source,
         "watts_source": WATTS_SOURCE if "estimated" in reading.energy_source else None,
         **energy,
-        **factors,
+        "pue": factors.pue,
+        **intensity,
+        **factors.sources,
         "price_usd": None if price is None else price * reading.seconds / 3600,
-        "price_source": None if price is None else f"train.price_per_hour: {price:g} USD per hour",
+        "price_source": None if price is None else f"cost.price_per_hour: {price:g} USD per hour",
         "predicted": predicted and dict(predicted),
         "compared_with": {**lecture, "fraction": energy["co2e_lb"] / TRANSFORMER_BIG_LB},
     }

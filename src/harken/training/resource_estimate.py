@@ -20,7 +20,7 @@ from . import checkpoint_state, cost
 from .loop import LOG_LINES, MAX_REPEATS, N_VALIDATIONS, Timing, Trainer
 from .optimizers import hidden_matrices
 from .parallel import local_tensor
-from .settings import Train
+from .settings import CostSettings, Train
 
 MIN_STEPS = 20  # shorter trainings are not estimated
 MATRIX = 1024  # rows of the matrix product that measures the machine
@@ -47,12 +47,12 @@ class Plan(NamedTuple):
     predicted: Prediction | None
 
 
-def plan(trainer: Trainer) -> Plan:
+def plan(trainer: Trainer, factors: CostSettings = cost.DEFAULT_FACTORS) -> Plan:
     """The budget in steps, with its resources. Minutes are converted to steps here, once."""
     steps, train = _fixed_steps(trainer.task, trainer.train), trainer.train
     if steps is not None and steps < MIN_STEPS:
         return Plan(steps, train.eval_every, None)
-    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(0.5, train.minutes * 6)))
+    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(0.5, train.minutes * 6)), factors)
     if planned.eval_every != train.eval_every:
         passes = math.ceil(planned.steps / (planned.eval_every or 1))
         why = (
@@ -62,7 +62,7 @@ def plan(trainer: Trainer) -> Plan:
     return planned
 
 
-def estimate_resources(trainer: Trainer, max_seconds: float) -> Plan:
+def estimate_resources(trainer: Trainer, max_seconds: float, factors: CostSettings = cost.DEFAULT_FACTORS) -> Plan:
     """The budget in steps, with its resources; the probe takes at most about max_seconds."""
     fixed_steps = _fixed_steps(trainer.task, trainer.train)
     needed = estimate_memory(trainer)
@@ -70,10 +70,12 @@ def estimate_resources(trainer: Trainer, max_seconds: float) -> Plan:
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
     timing = trainer.measure(max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
-    return plan_steps(trainer.task, trainer.train, timing, needed)
+    return plan_steps(trainer.task, trainer.train, timing, needed, factors)
 
 
-def plan_steps(task: BoundTask, train: Train, timing: Timing, memory: float) -> Plan:
+def plan_steps(
+    task: BoundTask, train: Train, timing: Timing, memory: float, factors: CostSettings = cost.DEFAULT_FACTORS
+) -> Plan:
     """The budget in steps, with its resources, from measured times and the bytes of memory.
 
     Validation passes count towards a budget in minutes. Ten of them may take VALIDATION_SHARE of it, else there are
@@ -91,7 +93,7 @@ def plan_steps(task: BoundTask, train: Train, timing: Timing, memory: float) -> 
         eval_every = None if passes == N_VALIDATIONS else math.ceil(steps / passes)
     passes = math.ceil(steps / (eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
     seconds = steps * step + passes * validation
-    kwh = cost.emissions(timing.watts * seconds / 3.6e6)["kwh"]
+    kwh = cost.emissions(timing.watts * seconds / 3.6e6, factors)["kwh"]
     used: Prediction = {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": memory / 2**20}
     return Plan(steps, eval_every, used)
 

@@ -1,4 +1,4 @@
-"""Settings of the training: duration, optimizer, schedule, validation, checkpoints."""
+"""Settings of the training: duration, optimizer, schedule, validation, checkpoints; and of its cost."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -6,6 +6,10 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from harken.settings import Settings
 
+LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
+PUE = 1.58  # world average of data centers, 2018
+LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
+KG_PER_LB = 0.45359237
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -73,9 +77,6 @@ class Train(Settings):
     eval_every: int | None = Field(None, ge=1, description="steps between validation passes; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
-    price_per_hour: float | None = Field(
-        None, ge=0, description="price of the machine in USD per hour; adds a price to the cost"
-    )
     tensorboard: bool = Field(False, description="write TensorBoard event files to the folder tensorboard/")
     keep_checkpoints: int = Field(2, ge=1, description="number of checkpoints to keep")
     keep_best: bool = Field(
@@ -121,3 +122,34 @@ class Train(Settings):
         if nesterov and not (validation.data.get("optimizer") == "sgd" and validation.data.get("momentum")):
             raise ValueError("needs sgd with a momentum; set train.optimizer=sgd and train.momentum=0.9")
         return nesterov
+
+
+class CostSettings(Settings):
+    """Factors of the cost of a training: CO2e = energy x PUE x grid intensity, price = time x price per hour."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    kind: Literal["energy"] = "energy"
+    pue: float = Field(
+        PUE,
+        ge=1,
+        description="power usage effectiveness of the data center: its energy divided by that of its machines; default:"
+        " world average of 2018",
+    )
+    grid_intensity: float = Field(
+        LB_PER_KWH * KG_PER_LB,
+        ge=0,
+        description="carbon intensity of the electricity in kg CO2e per kWh; default: 0.954 lb, US average of 2018",
+    )
+    price_per_hour: float | None = Field(
+        None, ge=0, description="price of the machine in USD per hour; adds a price to the cost"
+    )
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The sources of the factors, for cost.json."""
+        default = CostSettings()
+        return {
+            "pue_source": LECTURE if self.pue == default.pue else "cost.pue",
+            "intensity_source": LECTURE if self.grid_intensity == default.grid_intensity else "cost.grid_intensity",
+        }

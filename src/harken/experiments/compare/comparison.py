@@ -65,6 +65,7 @@ class ComparisonRow(TypedDict):
     flops: float | None
     kwh: float | None
     co2e_kg: float | None
+    price_usd: float | None
     evals: list[dict[str, object]]
     seeds: list[int]
     runs: list[str]

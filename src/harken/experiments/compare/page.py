@@ -18,7 +18,7 @@ Groups = Sequence[Sequence[Trial]]
 STYLE = "wide right"
 MAX_TICKS = 20  # values that fit below an axis
 LOG_RATIO = 50  # ratio of the largest to the smallest value from which on the axis is logarithmic
-COST_COLUMNS = ("parameters", "tokens/s", "FLOPs", "energy", "CO2e")  # a second table: one is too wide
+COST_COLUMNS = ("parameters", "tokens/s", "FLOPs", "energy", "CO2e", "price")  # a second table: one is too wide
 
 
 def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:
@@ -30,7 +30,7 @@ def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:
     caption = [f"± and brackets are 95 % intervals over {over}"] * has_interval + [level] * (facts["level"] is not None)
     rows = _rows(*comparison_table(facts))
     quality = {name: {h: cell for h, cell in row.items() if h not in COST_COLUMNS} for name, row in rows.items()}
-    cost = {name: {head: row[head] for head in COST_COLUMNS if row[head] != "-"} for name, row in rows.items()}
+    cost = {name: {head: row[head] for head in COST_COLUMNS if row.get(head, "-") != "-"} for name, row in rows.items()}
     settings = {"data": facts["what"], **facts["settings"]}
     for path, values in facts["implied_settings"].items():
         settings[f"{path}, row by row"] = ", ".join("-" if x is None else to_toml_value(x) for x in values)

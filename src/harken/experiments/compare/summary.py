@@ -7,7 +7,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypedDict
 
-from harken.experiments.report.formatting import finite_float, format_duration, format_number, format_quantity
+from harken.experiments.report.formatting import (
+    finite_float,
+    format_duration,
+    format_number,
+    format_price,
+    format_quantity,
+)
 from harken.experiments.report.verdict import Facts, by_priority, metric_sign, nested
 from harken.recipe import SettingsDict, to_toml_value
 from harken.tasks.metrics.intervals import student_t
@@ -189,7 +195,7 @@ def _row(group: Sequence[Trial], splits: Sequence[str], facts: Facts) -> dict[st
         "steps": mean(trial.facts["steps"] for trial in done),
         "parameters": first.get("parameters"),
         "tokens_per_second": rate and round(rate),
-        **{name: mean(trial.cost[name] for trial in done) for name in ("flops", "kwh", "co2e_kg")},
+        **{name: mean(trial.cost.get(name) for trial in done) for name in ("flops", "kwh", "co2e_kg", "price_usd")},
         "evals": [_eval_row([trial.evals[n] for trial in done]) for n in range(len(done[0].evals) if done else 0)],
         "seeds": [trial.seed for trial in done],
         "runs": [str(trial.run) for trial in done],
@@ -226,7 +232,8 @@ def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     timed = {"seconds": "time", **level}
     uneven = len({row["steps"] for row in facts["rows"] if row["seeds"]}) > 1
     heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in columns), "parameters", *["steps"] * uneven]
-    heads += [*timed.values(), "tokens/s", "FLOPs", "energy", "CO2e", "seeds"]
+    priced = any(row.get("price_usd") is not None for row in facts["rows"])
+    heads += [*timed.values(), "tokens/s", "FLOPs", "energy", "CO2e", *["price"] * priced, "seeds"]
     lines = []
     for row in facts["rows"]:
         scores = [(row["splits"].get(split), key) for split, key in columns]
@@ -235,6 +242,7 @@ def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
         cells += [format_number(row["steps"] and round(row["steps"]))] * uneven
         cells += [format_duration(row[k]) for k in timed]
         cells += [format_quantity(row[k], unit) for k, unit in COSTS.items()]
+        cells += [format_price(row.get("price_usd"))] * priced
         n_failed = f", {len(row['failed'])} failed" if row["failed"] else ""
         lines.append([row["name"], *(cell or "-" for cell in cells), f"{len(row['seeds'])}{n_failed}"])
     for name in facts["baseline"]:

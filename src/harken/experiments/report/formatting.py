@@ -49,6 +49,11 @@ def format_number(value: object, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
+def format_price(usd: object) -> str:
+    """An amount of money: 2.92 USD, or three digits below a dollar; None as ""."""
+    return "" if not isinstance(usd, int | float) else f"{format_number(float(usd)) if usd < 1 else f'{usd:,.2f}'} USD"
+
+
 def format_interval_ends(low: float, high: float, *values: float) -> list[str]:
     """Both ends of an interval and further values, with as many decimals as its width justifies."""
     half = (high - low) / 2

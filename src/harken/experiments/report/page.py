@@ -6,7 +6,15 @@ from importlib.resources import files
 
 from . import advice, formatting, verdict
 from .charts import KEYS, MARKS, Chart, Line, draw_chart, smooth
-from .formatting import VALIDATION_METRICS, display_name, finite_float, format_duration, format_number, format_quantity
+from .formatting import (
+    VALIDATION_METRICS,
+    display_name,
+    finite_float,
+    format_duration,
+    format_number,
+    format_price,
+    format_quantity,
+)
 from .html import Html, escape, tag
 from .label_charts import calibration_chart, confusion_figure, size_chart, support_rows, table_rows
 from .settings import MAX_SAMPLES
@@ -273,7 +281,7 @@ def _cost(cost: Facts) -> Html:
         ("FLOPs", format_quantity(cost.get("flops"), "flop"), join(each="{} per token")),
         ("energy", format_quantity(cost.get("kwh"), "energy"), energy),
         ("CO₂e", format_quantity(cost.get("co2e_kg"), "mass"), carbon),
-        ("price", join(price_usd="{} USD"), join(price_source="{}")),
+        ("price", format_price(cost.get("price_usd")), join(price_source="{}")),
         ("compared", size, join(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
     predicted = nested(cost, "predicted")

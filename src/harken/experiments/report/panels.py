@@ -14,17 +14,20 @@ from .html import Html, tag
 Floats = npt.NDArray[np.floating[Any]]
 SIDE, LEFT, TOP, GAP, BOTTOM = 250, 62, 84, 66, 58  # pixels of a plot and of the space around it
 NAME_HEIGHT = 44  # the title and the note of a plot
+STYLE = """text {{ font: 12px system-ui, sans-serif; fill: {soft} }}
+.title, .head {{ font-weight: 600; fill: {ink} }} .title {{ font-size: 14px }}
+.middle {{ text-anchor: middle }} .end {{ text-anchor: end }} .frame {{ fill: none; stroke: {soft} }}
+.name {{ fill: {ink}; paint-order: stroke; stroke: {paper}; stroke-width: 3px }}"""
 WHITE, BLUE = (255, 255, 255), (0, 84, 138)  # of the lowest and the highest value
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The name of an axis and its ends; without ticks for indices that need no numbers."""
+    """The name of an axis and its ends."""
 
     name: str
     low: float
     high: float
-    ticks: bool = True
 
     def scale(self, x: float) -> float:
         """The position of x in pixels from the lower end."""
@@ -154,10 +157,7 @@ def panels_svg(title: str, panels: Sequence[Panel], *, columns: int = 4) -> str:
     for n, panel in enumerate(panels):
         at = f"translate({LEFT + step_x * (n % columns)} {TOP + step_y * (n // columns)})"
         parts.append(tag("g", *_draw(panel), transform=at))
-    css = f"text {{ font: 12px system-ui, sans-serif; fill: {PALETTE['soft']} }} .name {{ fill: {PALETTE['ink']} }}"
-    css += f" .title {{ font-weight: 600; font-size: 14px; fill: {PALETTE['ink']} }} .middle {{ text-anchor: middle }}"
-    css += f" .y {{ text-anchor: end }} .frame {{ fill: none; stroke: {PALETTE['soft']} }}"
-    css += f" .head {{ font-weight: 600; fill: {PALETTE['ink']} }}"
+    css = STYLE.format(**PALETTE)
     background = tag("rect", width="100%", height="100%", fill=PALETTE["paper"])
     body = tag("title", title), tag("style", Html(css)), background, *parts
     box = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height}
@@ -174,15 +174,13 @@ def _draw(panel: Panel) -> Iterator[Html]:
         yield tag("text", label, x=round(panel.x.scale(value), 1), y=SIDE + 17, class_="middle")
     for value, label in _tick_labels(panel.y):
         y = panel.y.scale(value) if panel.down else SIDE - panel.y.scale(value)
-        yield tag("text", label, x=-7, y=round(y + 4, 1), class_="y")
+        yield tag("text", label, x=-7, y=round(y + 4, 1), class_="end")
     yield tag("text", panel.x.name, x=SIDE / 2, y=SIDE + 36, class_="middle")
     turned = f"translate(-44 {SIDE // 2}) rotate(-90)"
     yield tag("text", panel.y.name, transform=turned, class_="middle")
 
 
 def _tick_labels(axis: Axis) -> list[tuple[float, str]]:
-    if not axis.ticks:
-        return []
-    values = ticks(axis.low, axis.high, 4)
+    values = ticks(axis.low, axis.high, 5)
     pairs = zip(values, labels(values), strict=True)
     return [(value, label) for value, label in pairs if axis.low <= value <= axis.high]
