@@ -345,7 +345,8 @@ def test_two_budgets_on_the_command_line_are_an_error():
         ),
         (
             "d = 4\n",
-            r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\], \[cost\], \[report\]$",
+            r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\], \[cost\],"
+            r" \[report\]$",
         ),
         ("\ud800", r"^{path}: cannot be read"),
     ],

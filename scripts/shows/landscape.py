@@ -81,7 +81,7 @@ def saddle_point() -> Measurement:
     return Measurement(at_saddle.smallest_eigenvalue, words, holds and left < STEPS and exact[-1] > 0.99 * exact[0])
 
 
-@show()
+@show(slow=True)
 def local_minima_of_a_network() -> Measurement:
     """Gradient descent on sin(2x) with two hidden units ends in different local minima, by the initial weights."""
     x = torch.linspace(-3, 3, 20, dtype=torch.float64)[:, None]

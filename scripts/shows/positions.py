@@ -102,3 +102,15 @@ def other_positions() -> Measurement:
     nearer = bool((bias[:, 8, 1:] > bias[:, 8, :-1]).all())
     words = "largest change of a rotary score at equal distance; the ALiBi bias is higher for nearer words"
     return Measurement(x, words, x < EXACT and nearer)
+
+
+@show()
+def position_circles() -> Measurement:
+    """Geometrically, the position moves a word on a circle in each pair of features, by the same angle per word."""
+    PE = sinusoids(100).unflatten(1, (-1, 2))  # position, pair, sin and cos
+    radius = float((PE.norm(dim=-1) - 1).abs().max())
+    angles = torch.atan2(PE[..., 0], PE[..., 1]).diff(dim=0) % (2 * torch.pi)
+    is_even = gap(angles, angles[:1].expand_as(angles)) < 1e-3
+    turns = ", ".join(f"{angle:.2g}" for angle in angles[0, ::8].tolist())
+    words = f"largest deviation from radius 1; a word later, every eighth pair has turned by {turns} radians"
+    return Measurement(radius, words, radius < EXACT and is_even)

@@ -236,6 +236,28 @@ def cost_table() -> Measurement:
 
 
 @show()
+def cloud_prices() -> Measurement:
+    """The cloud costs of the table: hours x devices x price per hour, preemptible to on-demand."""
+    rows = [row for row in lecture_costs()["rows"] if row["usd"]]
+    agree = sum(row["usd_agrees"] for row in rows)
+    big = next(row for row in rows if row["model"] == "Transformer (big)")
+    words = f"of {len(rows)} ranges of cloud costs agree with the printed ones; Transformer (big) costs"
+    return Measurement(agree, f"{words} {big['usd'][0]:.0f} to {big['usd'][1]:.0f} USD", agree == len(rows) - 1)
+
+
+@show()
+def other_consumption() -> Measurement:
+    """The CO2e of trainings next to that of flights, lives and cars."""
+    rows = {row["consumption"].partition(",")[0]: row["printed_co2e_lb"] for row in lecture_costs()["consumption"]}
+    car = rows["the same with neural architecture search"] / rows["car"]
+    flight = rows["air travel"] / rows["training Transformer (big)"]
+    words = (
+        f"lifetimes of a car are a neural architecture search; a flight is {flight:.1f} trainings of Transformer (big)"
+    )
+    return Measurement(car, words, 4.9 < car < 5 and 10 < flight < 11)
+
+
+@show()
 def carbon() -> Measurement:
     """Transformer (big): 1515.43 W for 84 hours, times PUE 1.58 = 201 kWh, times 0.954 pounds per kWh = 192 pounds."""
     emissions = cost.emissions(1515.43 * 84 / 1000)

@@ -91,16 +91,16 @@ def test_an_imported_run_is_counted_and_cost_nothing_to_train(harken, run, small
     assert line.endswith("imported")
 
 
-def test_the_settings_of_the_section_cost_are_in_the_estimate_and_in_the_sum(harken, text_file):
+def test_the_settings_of_the_section_cost_are_in_the_estimate_and_in_the_sum(harken, tales):
     plain, factors = ["model.size=tiny", "train.steps=2"], ["cost.pue=1.1", "cost.grid_intensity=0.05"]
-    estimate = json.loads(harken("check", text_file, *plain, *factors, "cost.price_per_hour=3.6", "--json").out)
+    estimate = json.loads(harken("check", tales, *plain, *factors, "cost.price_per_hour=3.6", "--json").out)
     assert estimate["recipe"]["cost.pue"] == 1.1
     cost = estimate["estimate"]
     assert cost["co2e_kg"] == pytest.approx(0.05 * cost["kwh"])
     assert cost["price_usd"] == pytest.approx(cost["minutes"] * 60 / 1000)
-    assert " CO2e, " in harken("check", text_file, *plain, "cost.price_per_hour=3600").out
+    assert " CO2e, " in harken("check", tales, *plain, "cost.price_per_hour=3600").out
     for name, price in (("one", ["cost.price_per_hour=3.6"]), ("two", [])):
-        assert harken("train", text_file, *plain, *factors, *price, "--out", f"runs/{name}").code == 0
+        assert harken("train", tales, *plain, *factors, *price, "--out", f"runs/{name}").code == 0
     total = json.loads(harken("cost", "--json").out)
     priced, unpriced = total["rows"]
     assert priced["price_usd"] == pytest.approx(priced["seconds"] / 1000) == total["price_usd"]

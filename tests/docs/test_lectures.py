@@ -24,7 +24,8 @@ SLOW = [name for name, show in shows.every().items() if show.slow]
 LONG = {
     "compressed", "matching", "unseen-lengths", "language-models", "dropout-of-the-lab", "norm-converges",
     "lab01-epoch", "right-frequency", "karate-club", "node-clusters", "cat-sleeps", "graph-similarity",
-    "typed-edges-help", "user-and-product", "drives-the-car", "large-airplane",
+    "typed-edges-help", "user-and-product", "drives-the-car", "large-airplane", "loss-landscape",
+    "ill-conditioned", "local-minima-of-a-network",
 }  # fmt: skip
 MEASURED = {row.command.removeprefix(lectures.SHOW): row.measured for row in ROWS}
 HEAD = "| statement | lecture | command | measured value | test |\n|---|---|---|---|---|\n"

@@ -105,8 +105,9 @@ PRICED = [n for n, row in enumerate(LECTURE_TABLE) if row.usd]
 @pytest.mark.parametrize("n", PRICED)
 def test_hours_times_devices_times_price_is_the_printed_cloud_cost(n):
     row = lecture_costs()["rows"][n]
-    assert row["usd_agrees"]
-    assert row["usd"] == pytest.approx(row["printed_usd"], rel=0.006)
+    misprinted = row["usd_remark"].startswith("misprint")
+    assert row["usd_agrees"] is not misprinted
+    assert row["usd"] == pytest.approx(row["printed_usd"], rel=0.0052 if misprinted else 0.005, abs=0.5)
 
 
 def test_rounded_hours_and_misprinted_costs_are_remarked():

@@ -58,7 +58,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     time, used = format_duration(cost["minutes"] * 60), format_quantity(cost["kwh"], "energy")
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     why = "" if cost["timed"] else "; a rough estimate, as timing enough steps would take too long"
-    emitted, price = format_quantity(cost["co2e_kg"], "mass"), format_price(cost["price_usd"])
+    emitted, price = format_quantity(cost["co2e_kg"], "mass"), format_price(cost.get("price_usd"))
     used = f"{used} ({cost['energy_source']}; {emitted} CO2e{', ' + price if price else ''})"
     click.echo(f"{steps}, about {time} and {used} on {cost['machine']}{why}")
     if advice := _folds_advice([what, *settings], recipe, int(cost["examples"])):

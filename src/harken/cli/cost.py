@@ -72,11 +72,11 @@ def _print_lecture_table(totals: dict[str, Any]) -> None:
     click.echo(f"\nCloud cost = hours x devices x price ({totals['price_source']})\n")
     table(("model", "hardware", "hours", "USD per hour", "USD printed", "computed", "remark"), _cloud_rows(totals))
     click.echo("\nTrainings next to other consumption\n")
-    numbers = [
+    compared = [
         [row["consumption"], f"{row['printed_co2e_lb']:,}", *(format_number(row[name], 4) for name in COMPARED)]
         for row in totals["consumption"]
     ]
-    table(("consumption", "lb CO2e printed", "computed", "kg", "trainings of Transformer (big)"), numbers)
+    table(("consumption", "lb CO2e printed", "computed", "kg", "trainings of Transformer (big)"), compared)
 
 
 def _cloud_rows(totals: dict[str, Any]) -> list[list[str]]:

@@ -29,7 +29,7 @@ class _OutOfTime(Exception):
 
 
 @restore_torch_state()
-def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float | bool | None]:
+def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float | bool]:
     """Load the data, count the memory of the model and time a few steps. Nothing is written.
 
     A model that is too large to be timed in seconds is neither built nor trained: its time and memory follow from the
@@ -75,7 +75,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | fl
         "timed": timed,
         **{name: plan.predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
         "co2e_kg": plan.predicted["kwh"] * recipe.cost.grid_intensity,
-        "price_usd": None if (price := recipe.cost.price_per_hour) is None else price * seconds / 3600,
+        **({} if (price := recipe.cost.price_per_hour) is None else {"price_usd": price * seconds / 3600}),
         "machine": f"{described['cpu']}, {described['cores']} cores" if device.type == "cpu" else str(described["gpu"]),
     }
 

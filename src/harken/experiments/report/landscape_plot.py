@@ -21,12 +21,12 @@ def landscape_panel(landscape: Landscape, title: str, *, path: Sequence[Point] =
     if path:
         marks += [Curve(path, color=2), Dots([path[-1]], color=2, names=["end"])]
     marks.append(Dots([(0.0, 0.0)], color=6, radius=4, names=[name]))
-    axes = [
+    x, y = (
         Axis(f"{letter}: eigenvector of eigenvalue {format_number(curvature)}", -radius, radius)
         for letter, curvature in zip("xy", landscape.curvatures, strict=True)
-    ]
+    )
     note = f"loss {format_number(landscape.loss, 3)}; contours from {low:.3g} to {high:.3g}"
-    return Panel(title, note, *axes, marks)
+    return Panel(title, note, x, y, marks)
 
 
 def landscape_svg(landscape: Landscape, title: str = "Loss around the weights") -> str:
