@@ -11,7 +11,7 @@ LIGHT := $(VENV)/.demo-$(HASH)
 # two processes with one thread each: threads that compete for the same cores are many times slower
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup demo test test-fast test-slow coverage check bench lectures
+.PHONY: help setup demo test test-fast test-slow coverage check bench lectures pictures
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do printf '%-18s %s\n' "$$name" "$$what"; done
@@ -45,6 +45,9 @@ bench: $(SETUP) ## code sizes
 
 lectures: $(SETUP) ## run every row of docs/lectures.md, write lectures.html
 	$(BIN)/python scripts/lectures.py
+
+pictures: $(SETUP) ## draw the pictures of the lectures into docs/pictures
+	$(BIN)/python scripts/pictures.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

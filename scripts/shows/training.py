@@ -251,9 +251,8 @@ def other_consumption() -> Measurement:
     rows = {row["consumption"].partition(",")[0]: row["printed_co2e_lb"] for row in lecture_costs()["consumption"]}
     car = rows["the same with neural architecture search"] / rows["car"]
     flight = rows["air travel"] / rows["training Transformer (big)"]
-    words = (
-        f"lifetimes of a car are a neural architecture search; a flight is {flight:.1f} trainings of Transformer (big)"
-    )
+    words = "lifetimes of a car emit as much as a neural architecture search; a flight emits as much as"
+    words = f"{words} {flight:.1f} trainings of Transformer (big)"
     return Measurement(car, words, 4.9 < car < 5 and 10 < flight < 11)
 
 

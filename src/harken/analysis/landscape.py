@@ -197,8 +197,9 @@ def landscape(
 ) -> Landscape:
     """The curvature at the weights of an objective, and the losses of a grid x grid plane through them.
 
-    `radius`, the distance from the weights to the sides of the plane, is where the loss doubles along the direction of
-    the largest eigenvalue if the loss is quadratic.
+    `directions` spans the plane by the eigenvectors of the two largest eigenvalues ("top"), or of the largest and the
+    smallest one ("extreme"). `radius` is the distance from the weights to its sides; by default a quadratic loss doubles
+    there along the direction of the highest curvature. `steps` is the maximum of the Lanczos iteration.
     """
     weights = objective.weights
     _check_options(len(weights), grid, radius, steps, directions)

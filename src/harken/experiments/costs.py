@@ -96,8 +96,8 @@ def _cloud_cost(row: LectureRow) -> dict[str, Any]:
     hours = [printed / price for printed, price in zip(row.usd, prices, strict=True)]
     remark = f"{row.hours:,} hours are rounded: {hours[0]:,.1f} give the printed costs"
     if abs(hours[0] / hours[1] - 1) > TOLERANCE:
-        whole = round(hours[0])
-        remark = f"misprint: {whole:,} hours give {row.usd[0]:,} and {whole * prices[1]:,.0f}"
+        rounded = round(hours[0])
+        remark = f"misprint: {rounded:,} hours give {row.usd[0]:,} and {rounded * prices[1]:,.0f}"
     costs = {"printed_usd": list(row.usd), "usd": usd, "usd_agrees": rounds or near}
     return {**costs, "usd_remark": "" if rounds else remark}
 

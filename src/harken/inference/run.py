@@ -10,9 +10,8 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
-from harken.analysis.landscape import Landscape, LandscapeOptions, Objective, landscape
+from harken.analysis.landscape import Landscape
 from harken.data.tables.frame import Data, Frame
-from harken.errors import BadInput
 from harken.events import Listener, silent, warn, warn_of_overflow
 from harken.tasks import Evaluation
 
@@ -45,8 +44,9 @@ from .answers.translate import Candidate, TranslationOptions, translations
 from .answers.unknown import mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
 from .evaluate import EvaluationOptions, evaluate_run
+from .landscape import RunLandscapeOptions, landscape_of_run
 from .loaded_model import LoadedModel, build_model
-from .prepare import Int8Linear, prepare_inference
+from .prepare import prepare_inference
 from .prompt import classify_by_prompt
 from .trace import trace_input
 
@@ -379,23 +379,15 @@ class Run(LoadedModel):
         """
         return trace_input(self, text, target)
 
-    def landscape(
-        self, *, batches: int = 4, listen: Listener = silent, **options: Unpack[LandscapeOptions]
-    ) -> Landscape:
-        """The loss around the weights, on the first training batches: curvature, and a plane through the weights.
+    def landscape(self, **options: Unpack[RunLandscapeOptions]) -> Landscape:
+        """The loss around the weights: the extreme curvatures, and a plane along two of their directions.
 
-        The weights are in float64, without dropout. Options: grid (21), points per side of the plane; radius, its half
-        side; directions, "top" (eigenvectors of the two largest eigenvalues of the Hessian) or "extreme" (of the
-        largest and the smallest one); steps (60) of the Lanczos iteration; seed.
+        Options: batches (4) of the training data, grid (21), radius, directions ("top" or "extreme"), steps (60), seed.
 
-        >>> landscape = run.landscape(batches=1, grid=3, steps=4)
-        >>> landscape.losses.shape, bool(landscape.losses[1, 1] == landscape.loss)
-        ((3, 3), True)
+        >>> run.landscape(batches=1, grid=3, steps=4).losses.shape
+        (3, 3)
         """
-        if any(isinstance(module, Int8Linear) for module in self.model.modules()):
-            raise BadInput("precision='int8': integers have no gradient; load the run with precision='float32'")
-        task = self.recipe.bind(self.recipe.load_data(self.tokenizer, listen=listen))
-        return landscape(Objective.of_task(self.model, task, batches), **options)
+        return landscape_of_run(self, **options)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
