@@ -198,8 +198,8 @@ def landscape(
     """The curvature at the weights of an objective, and the losses of a grid x grid plane through them.
 
     `directions` spans the plane by the eigenvectors of the two largest eigenvalues ("top"), or of the largest and the
-    smallest one ("extreme"). `radius` is the distance from the weights to its sides; by default a quadratic loss doubles
-    there along the direction of the highest curvature. `steps` is the maximum of the Lanczos iteration.
+    smallest one ("extreme"). `radius` is the distance from the weights to its sides; by default a quadratic loss
+    doubles there along the direction of the highest curvature. `steps` is the maximum of the Lanczos iteration.
     """
     weights = objective.weights
     _check_options(len(weights), grid, radius, steps, directions)

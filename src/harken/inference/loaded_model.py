@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from harken import registry, run_folder
+from harken.analysis.landscape import Landscape, LandscapeOptions, Objective, landscape
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.labelled.tags import WORD
@@ -17,12 +18,14 @@ from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.decode.beam import BeamSearch
 from harken.decode.sampling import TextGenerator
 from harken.errors import BadInput
+from harken.events import Listener, silent
 from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.recipe import Recipe
 from harken.tasks import Score
 
 from .answers import NEXT_SENTENCE_LABELS, InputReader
 from .answers.unknown import unknown_pieces
+from .prepare import Int8Linear
 
 if TYPE_CHECKING:
     from .answers.embed import Embedder
@@ -55,6 +58,23 @@ class LoadedModel:
         """
         self.text_generator = TextGenerator(self.model, compiled=True)
         return self
+
+    def landscape(
+        self, *, batches: int = 4, listen: Listener = silent, **options: Unpack[LandscapeOptions]
+    ) -> Landscape:
+        """The loss around the weights on the first training batches: extreme curvatures, and a plane along two of them.
+
+        The weights are in float64, without dropout. Options: grid (21), points per side of the plane; radius, half its
+        side; directions, "top" (of the two largest eigenvalues of the Hessian) or "extreme" (of the largest and the
+        smallest one); steps (60) of the Lanczos iteration; seed.
+
+        >>> run.landscape(batches=1, grid=3, steps=4).losses.shape
+        (3, 3)
+        """
+        if any(isinstance(module, Int8Linear) for module in self.model.modules()):
+            raise BadInput("precision='int8': integers have no gradient; load the run with precision='float32'")
+        task = self.recipe.bind(self.recipe.load_data(self.tokenizer, listen=listen))
+        return landscape(Objective.of_task(self.model, task, batches), **options)
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:

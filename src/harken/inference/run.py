@@ -10,7 +10,6 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
-from harken.analysis.landscape import Landscape
 from harken.data.tables.frame import Data, Frame
 from harken.events import Listener, silent, warn, warn_of_overflow
 from harken.tasks import Evaluation
@@ -44,7 +43,6 @@ from .answers.translate import Candidate, TranslationOptions, translations
 from .answers.unknown import mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
 from .evaluate import EvaluationOptions, evaluate_run
-from .landscape import RunLandscapeOptions, landscape_of_run
 from .loaded_model import LoadedModel, build_model
 from .prepare import prepare_inference
 from .prompt import classify_by_prompt
@@ -366,7 +364,7 @@ class Run(LoadedModel):
         """
         return nearest_words(self, word, k)
 
-    # --- analysis -----------------------------------------------------------------------------------------------------
+    # --- attention ----------------------------------------------------------------------------------------------------
 
     def trace(self, text: Image, target: str | None = None) -> Trace:
         """Run the model on an input; attention weights are computed on demand.
@@ -378,16 +376,6 @@ class Run(LoadedModel):
         torch.Size([2, 2])
         """
         return trace_input(self, text, target)
-
-    def landscape(self, **options: Unpack[RunLandscapeOptions]) -> Landscape:
-        """The loss around the weights: the extreme curvatures, and a plane along two of their directions.
-
-        Options: batches (4) of the training data, grid (21), radius, directions ("top" or "extreme"), steps (60), seed.
-
-        >>> run.landscape(batches=1, grid=3, steps=4).losses.shape
-        (3, 3)
-        """
-        return landscape_of_run(self, **options)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

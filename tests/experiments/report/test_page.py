@@ -20,7 +20,8 @@ from harken.experiments.report.html import Html
 from harken.experiments.report.page import CSS, report_page
 from harken.experiments.report.sections import _shortest
 from harken.experiments.report.verdict import NOT_BETTER, run_verdict
-from harken.training.cost import LECTURE, MeterReading, cost
+from harken.training.cost import MeterReading, cost
+from harken.training.settings import LECTURE, CostSettings
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;</style></title><img src=x onerror=alert(1)>\x00\x1b[2J\x7f\x85\ud800"
 FORBIDDEN = {"script", "img", "link", "iframe", "object", "base", "form", "use"}
@@ -44,7 +45,7 @@ def facts(steps: int = 1200) -> dict[str, Any]:
                                "5-gram Kneser-Ney": {"loss": 2.13, "perplexity": 8.4, "bits_per_character": 3.07}}},
         "parts": {"valid": {"easy.txt": {"loss": 1.2}, "hard.txt": {"loss": 1.9}}}, "log": log,
         "samples": [{"prompt": "ROMEO:", "text": "\nWhat say'st thou?", "temperature": 0.8}],
-        "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, price=0.3),
+        "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, factors=CostSettings(price_per_hour=0.3)),
         "data": {"tokens": {"train": 1003854}, "characters": {"train": 1}, "vocab": 66, "token": "c", "sha256": "8c"},
         "audit": {"passed": True, "summary": "1 checks passed (causal)", "checks": [
             {"name": "causal", "claim": "no future", "outcome": "passed", "difference": 2e-16, "tolerance": 1e-8,
