@@ -51,7 +51,9 @@ def format_number(value: object, digits: int = 3) -> str:
 
 def format_price(usd: object) -> str:
     """An amount of money: 2.92 USD, or three digits below a dollar; None as ""."""
-    return "" if not isinstance(usd, int | float) else f"{format_number(float(usd)) if usd < 1 else f'{usd:,.2f}'} USD"
+    if (x := finite_float(usd)) is None:
+        return ""
+    return f"{x:,.2f} USD" if x >= 1 else f"{format_number(x)} USD"
 
 
 def format_interval_ends(low: float, high: float, *values: float) -> list[str]:
