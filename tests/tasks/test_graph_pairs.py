@@ -110,6 +110,34 @@ def test_negative_pairs_have_node_types_that_occur_at_the_ends_of_an_edge(tmp_pa
     assert (types[batch.tokens[:, 0]] != types[batch.tokens[:, 1]]).all()
 
 
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory):
+    """400 users with edges to two of 8 items each, and few edges between users."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("ratings") / "g.npz"
+    items = np.concatenate([[[user, 400 + item] for item in rng.choice(8, 2, replace=False)] for user in range(400)])
+    edges = np.concatenate([items, rng.integers(400, size=(30, 2))])
+    np.savez(path, edges=edges, node_type=np.where(np.arange(408) < 400, "user", "item"))
+    return path
+
+
+def test_negative_pairs_have_the_types_of_edges_as_often_as_edges_have(ratings):
+    task, _ = bind(ratings)
+    batch = task.batch(0, 0)
+    has_item, is_edge = (batch.tokens >= 400).any(1), batch.targets == 1
+    assert is_edge.float().mean() == 0.5
+    assert abs(has_item[is_edge].float().mean() - has_item[~is_edge].float().mean()) < 0.03
+
+
+def test_negative_pairs_of_several_graphs_with_types_are_of_one_graph(ratings, tmp_path):
+    with np.load(ratings) as arrays:
+        edges = np.concatenate([arrays["edges"], arrays["edges"] + 408])
+        types = np.tile(arrays["node_type"], 2)
+    np.savez(tmp_path / "g.npz", edges=edges, node_type=types, graph=np.arange(816) // 408)
+    batch = bind(tmp_path / "g.npz")[0].batch(0, 0)
+    assert (batch.targets == 0).sum() == (batch.targets == 1).sum()
+    assert (batch.tokens[:, 0] // 408 == batch.tokens[:, 1] // 408).all()
+
+
 # --- edges with features ----------------------------------------------------------------------------------------------
 
 

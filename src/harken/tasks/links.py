@@ -43,8 +43,8 @@ class LinkTask(GraphTask):
         self.primary_metric = choose_metric(self.settings.metric, ("auc", "accuracy"), "edges")
         both_directions = np.concatenate([self.data.targets, self.data.targets[:, ::-1]])  # the score is symmetric
         self.edge_codes = np.unique(self._pair_codes(both_directions))
-        self.node_types = self.processor.node_type_ids(self.data.tables)
-        self.type_codes = np.unique(self._type_codes(both_directions))
+        n_types = max(1, len(self.processor.node_types))
+        self.node_groups = self.data.graph_ids * n_types + self.processor.node_type_ids(self.data.tables)
 
     def _pair_codes(self, pairs: Ints) -> Ints:
         """One integer per pair."""
@@ -56,10 +56,6 @@ class LinkTask(GraphTask):
         edges = self.data.tables.edges if self.data.settings.directed else np.sort(self.data.tables.edges, 1)
         return np.flatnonzero(~np.isin(self._pair_codes(edges), self._pair_codes(self.data.targets[held_out])))
 
-    def _type_codes(self, pairs: Ints) -> Ints:
-        """One integer per pair of node types."""
-        return self.node_types[pairs[:, 0]] * max(1, len(self.processor.node_types)) + self.node_types[pairs[:, 1]]
-
     def batch(self, epoch: int, step: int) -> GraphBatch:
         edges = self.data.targets[self.data.train]
         negatives = self._sample_negatives(len(edges), rng_for(self.seed, RngStream.LINK_NEGATIVES, epoch))
@@ -67,23 +63,30 @@ class LinkTask(GraphTask):
         return GraphBatch(torch.from_numpy(np.concatenate([edges, negatives])), targets, n_nodes=self.n_nodes)
 
     def _sample_negatives(self, count: int, rng: np.random.Generator) -> Ints:
-        """Random node pairs of one graph without an edge; fewer than `count` if the graph has few of them.
-
-        The types of the two nodes are those of some edge: other pairs would be easy to tell from edges.
-        """
-        graph_ids, negatives = self.data.graph_ids, np.empty((0, 2), np.int64)
+        """Random node pairs of one graph without an edge; fewer than `count` if the graph has few of them."""
+        draw = self._draw_like_edges if self.processor.node_types else self._draw_pairs
+        negatives = np.empty((0, 2), np.int64)
         for _ in range(SAMPLING_ROUNDS):
-            pairs = rng.integers(self.n_nodes, size=(2 * count, 2))
-            if graph_ids[-1]:
-                graph = graph_ids[pairs[:, 0]]
-                first, end = np.searchsorted(graph_ids, graph), np.searchsorted(graph_ids, graph, "right")
-                pairs[:, 1] = rng.integers(first, end)
+            pairs = draw(2 * count, rng)
             valid = (pairs[:, 0] != pairs[:, 1]) & ~np.isin(self._pair_codes(pairs), self.edge_codes)
-            valid &= np.isin(self._type_codes(pairs), self.type_codes)
             negatives = np.concatenate([negatives, pairs[valid]])[:count]
             if len(negatives) == count:
                 break
         return negatives
+
+    def _draw_pairs(self, count: int, rng: np.random.Generator) -> Ints:
+        """Random nodes, each with a random node of the same graph."""
+        graph_ids, pairs = self.data.graph_ids, rng.integers(self.n_nodes, size=(count, 2))
+        if graph_ids[-1]:
+            graph = graph_ids[pairs[:, 0]]
+            pairs[:, 1] = rng.integers(np.searchsorted(graph_ids, graph), np.searchsorted(graph_ids, graph, "right"))
+        return pairs
+
+    def _draw_like_edges(self, count: int, rng: np.random.Generator) -> Ints:
+        """Random nodes of the graph and the types of a random edge: the types do not tell a negative pair from it."""
+        edges, order = self.data.targets[rng.integers(len(self.data.targets), size=count)], np.argsort(self.node_groups)
+        ends, groups = self.node_groups[edges], self.node_groups[order]
+        return order[rng.integers(np.searchsorted(groups, ends), np.searchsorted(groups, ends, "right"))]
 
     def loss(self, model: GraphModel, batch: GraphBatch, start: int = 0) -> Loss:
         y = self.outputs(model, batch.tokens)
