@@ -200,3 +200,17 @@ def test_for_edges_every_node_has_an_input_of_its_own_beside_its_features(typed)
     np.testing.assert_allclose(x[:, 1:], np.eye(4) * np.sqrt((x[:, 0] ** 2).mean()), rtol=1e-6)
     assert load(typed, target_level="edge", types=False, identity=False).processor.features == 1
     assert load(typed, types=False, identity=True).processor.features == 5
+
+
+@pytest.mark.parametrize("settings", [{"features": []}, {"identity": True}])
+def test_a_run_with_an_input_for_each_node_refuses_other_nodes_and_another_order(typed, tmp_path, settings):
+    processor = load(typed, types=False, **settings).processor
+    known, edges = NODES.split(), EDGES.replace(" ", "\n")
+    for name, rows in {"order": [known[0], *known[:0:-1]], "names": [row.replace("a,", "e,") for row in known]}.items():
+        other = write(
+            tmp_path / name, nodes="\n".join(rows), edges=edges.replace("a,", "e,") if name == "names" else edges
+        )
+        with pytest.raises(BadInput, match="other nodes, or another order, than those this run was trained on"):
+            processor.read(GraphSource(path=str(other), **settings).read(str(other)))
+    assert processor.read(load(typed, types=False, **settings).tables).n_features == processor.features
+    assert load(typed, types=False).processor.nodes_sha256 is None

@@ -1,5 +1,7 @@
 """What a run on graphs keeps of its data: the labels, the scaling of the features, and the types of nodes and edges."""
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,10 +38,10 @@ class GraphProcessor(SavedProcessor):
     feature_scaling: Literal["rows", "columns", "none"] = "none"
     feature_mean: list[float] | None = None  # per column
     feature_std: list[float] | None = None
-
     identity: bool = False  # beside the features, every node has an input of its own
     node_types: list[str] = field(default_factory=list)
     edge_types: list[str] = field(default_factory=list)
+    nodes_sha256: str | None = None  # of the names of the nodes, if each has an input of its own
 
     @property
     def vocab(self) -> LabelOutputs:
@@ -51,10 +53,14 @@ class GraphProcessor(SavedProcessor):
         """The scaled features of a graph, with those of each node type in columns of their own."""
         x, n_types, n = build_features(tables, self.feature_source), len(self.node_types), len(tables.node_names)
         n_features = input_width(x, n, n_types, self.feature_source, identity=self.identity)
+        if self.nodes_sha256 not in (None, names_sha256(tables.node_names)):
+            fix = "train with features of the nodes and data.identity=false to use a run for other nodes"
+            raise BadInput(
+                f"{tables.location}: other nodes, or another order, than those this run was trained on; {fix}"
+            )
         if n_features != self.features:
-            by_name = self.feature_source == "identity" or self.identity
-            what = f"{n:,} nodes, identified by name" if by_name else f"{n_features:,} features"
-            raise BadInput(f"{tables.location}: {what}; this run was trained on {self.features:,} input features")
+            accepted = f"this run was trained on {self.features:,} input features"
+            raise BadInput(f"{tables.location}: {n_features:,} features; {accepted}")
         if isinstance(x, SparseFeatures):
             if self.feature_scaling == "rows":
                 x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, n), 1e-9)[x.row])
@@ -105,6 +111,11 @@ def _type_ids(types: Sequence[str] | None, known: Sequence[str], n: int, place: 
         accepted = f"known types are {', '.join(known)}; correct it, or train again with it"
         raise BadInput(f"{place}: unknown type {unknown!r}; {accepted}.{did_you_mean(unknown, known)}")
     return np.array([index[name] for name in types], np.int64)
+
+
+def names_sha256(names: Sequence[str]) -> str:
+    """The digest of the names of the nodes in their order."""
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 # --- features ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 
 from .files import Floats, GraphTables, Ints, SparseFeatures
-from .processor import FeatureSource, GraphProcessor, TargetLevel, build_features, input_width
+from .processor import FeatureSource, GraphProcessor, TargetLevel, build_features, input_width, names_sha256
 from .read import TABLE_NAMES, read_graph
 
 COLUMN_SETTINGS = (
@@ -262,6 +262,8 @@ class GraphSource(DataSource[GraphProcessor]):
         width = input_width(x, len(tables.node_names), len(node_types), source, identity=identity)
         options: dict[str, Any] = {"features": width, "feature_source": source, "feature_scaling": scaling}
         options |= {"identity": identity, "node_types": node_types, "edge_types": edge_types}
+        if identity or source == "identity":
+            options["nodes_sha256"] = names_sha256(tables.node_names)
         if scaling == "columns":
             if isinstance(x, SparseFeatures):
                 raise BadSetting("data.feature_scaling=columns would make sparse features dense; use rows or none")
