@@ -82,6 +82,22 @@ def test_pairs_as_arrays_equal_the_folder(tmp_path):
         GraphSource(path=str(tmp_path / "bad.npz")).load_data()
 
 
+def test_a_folder_with_pairs_and_labels_of_nodes_has_targets_of_each_level(tmp_path):
+    nodes = [f"n{k},g{k // 5},{'ab'[k % 2]},{'xy'[k // 5 % 2]}" for k in range(60)]
+    edges, pairs = (
+        [f"n{k},n{k // 5 * 5 + (k + 1) % 5}" for k in range(60)],
+        [f"g{k},g{(k + 1) % 12},0.{k}" for k in range(12)],
+    )
+    tables = {"nodes": ["node,graph,label,side", *nodes], "edges": ["source,target", *edges]}
+    folder = write(tmp_path / "g", pairs="\n".join(["graph_a,graph_b,score", *pairs]),
+                   **{name: "\n".join(rows) for name, rows in tables.items()})  # fmt: skip
+    levels = {"auto": 12, "pair": 12, "node": 60, "edge": 60}
+    sizes = {level: GraphSource(path=str(folder), target_level=level).load_data() for level in levels}
+    assert {level: len(data.targets) for level, data in sizes.items()} == levels
+    of_graphs = GraphSource(path=str(folder), target_level="graph", label="side").load_data()
+    assert (len(of_graphs.targets), of_graphs.processor.labels) == (12, ["x", "y"])
+
+
 def test_an_unknown_graph_and_missing_graphs_are_named(tmp_path):
     folder = pair_folder(tmp_path / "g")
     with (folder / "pairs.csv").open("a") as file:

@@ -28,9 +28,7 @@ from .columns import Columns
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
 Features: TypeAlias = "Floats | SparseFeatures"
-ColumnNames = Mapping[
-    str, Any
-]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
+ColumnNames = Mapping[str, Any]  # settings that name columns (node, ..., features) or say how to read them (directed)
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
 MAX_TYPES = 100  # of nodes or of edges
@@ -126,8 +124,10 @@ def from_tables(location: str, tables: Mapping[str, Columns], columns: ColumnNam
     table = nodes if nodes is not None else {"node": list(dict.fromkeys(edges[a] + edges[b]))}
     node = _find_column(table, "node", columns, f"{location}, nodes") or next(iter(table))
     roles = {role: _find_column(table, role, columns, f"{location}, nodes") for role in ("graph", "split")}
-    elsewhere = "graphs" in tables or "pairs" in tables or columns.get("target_level") == "edge"
-    label = None if elsewhere else label_column(table, columns, location)
+    level = columns.get("target_level", "auto")
+    has_pairs = "pairs" in tables and level in ("auto", "pair")
+    of_graphs = "graphs" in tables and level != "node"
+    label = None if has_pairs or of_graphs or level == "edge" else label_column(table, columns, location)
     kind = _find_type(table, "node_type", columns, f"{location}, nodes")
     roles["type"] = None if kind == label else kind
     index = {name: n for n, name in enumerate(table[node])}
@@ -145,11 +145,11 @@ def from_tables(location: str, tables: Mapping[str, Columns], columns: ColumnNam
         graph_index = {name: n for n, name in enumerate(graph_names)}
         graph_ids = np.array([graph_index[name] for name in table[roles["graph"]]], np.int64)
     pairs, has_numbers = None, False
-    if "pairs" in tables and columns.get("target_level", "auto") in ("auto", "pair"):
+    if has_pairs:
         pairs, labels, splits["pair"], has_numbers = _read_pairs(tables["pairs"], graph_names, columns, location)
-    elif "graphs" in tables:
+    elif of_graphs:
         labels, splits["graph"] = _read_graph_labels(tables["graphs"], graph_names, columns, location)
-    elif per_graph := graph_level_labels(labels, splits["node"], graph_ids):
+    elif level != "node" and (per_graph := graph_level_labels(labels, splits["node"], graph_ids)):
         labels, splits["graph"] = per_graph
     edge_type = _find_type(edges, "edge_type", columns, in_edges)
     ends = np.stack([_to_ids(index, edges[end], in_edges) for end in (a, b)], 1)
