@@ -187,6 +187,13 @@ def test_clusters_are_compared_with_the_labels_of_a_table(harken, run):
     assert sorted([*cluster["labels"].items()] for cluster in facts["clusters"]) == [[("x", 10)], [("y", 10)]]
 
 
+@pytest.mark.parametrize("option", [["--column", "text"], ["--decimal", ","], ["--k", "3"]])
+def test_an_option_without_effect_on_a_regression_of_a_run_is_refused(harken, run, option):
+    Path("t.csv").write_text("text,kind\n")
+    output = harken("cluster", run, "t.csv", "--regress", "kind", *option)
+    assert (output.code, f"{option[0]} has no effect with --regress and a run" in output.err) == (2, True)
+
+
 def test_a_table_named_after_regress_is_reported(harken, run):
     Path("t.csv").write_text("text,kind\n")
     message = f"before --regress: harken cluster {run} t.csv --regress"

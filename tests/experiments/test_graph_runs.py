@@ -171,6 +171,27 @@ def test_edge_prediction_beats_the_degree_baseline(tmp_path):
         run.classify([str(other)])
 
 
+@pytest.mark.parametrize("of_graphs", [False, True])
+def test_names_with_the_separator_of_pairs_are_accepted(tmp_path, of_graphs):
+    edges = [[f"n--{k}", f"n--{k // 4 * 4 + (k + 1) % 4}"] for k in range(120)]
+    tables = {"edges": [["source", "target"], *edges]}
+    if of_graphs:
+        tables["nodes"] = [["node", "graph"], *([f"n--{k}", f"g--{k // 4}"] for k in range(120))]
+        pairs = [[f"g--{k}", f"g--{(k + 1) % 30}", k / 10] for k in range(30)]
+        tables["pairs"] = [["graph_a", "graph_b", "score"], *pairs]
+    (tmp_path / "data").mkdir()
+    for name, rows in tables.items():
+        with (tmp_path / "data" / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    run = harken.train(tmp_path / "data", out=tmp_path / "run", settings={**TINY, "train.steps": 2})
+    a, b = ("g--1", "g--2") if of_graphs else ("n--1", "n--2")
+    assert run.classify(f"{a}--{b}") == run.classify([(a, b)])[0]
+    with pytest.raises(BadInput, match=f"'nobody': not a {'graph' if of_graphs else 'node'}"):
+        run.classify(f"nobody--{b}")
+    if of_graphs:
+        assert run.classify([str(tmp_path / "data")])[1] == run.classify(f"{a}--{b}")
+
+
 def test_graphs_are_classified(tmp_path):
     graphs = [nx.cycle_graph(4 + g % 4) if g % 2 else nx.star_graph(3 + g % 4) for g in range(60)]
     graph_index = np.repeat(np.arange(60), [len(G) for G in graphs])

@@ -118,7 +118,8 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
         raise click.UsageError(f"--regress needs a run and a table with labels{example}")
     from harken.experiments.cluster.pcr import principal_component_regression
 
-    reject_options("with --regress and a run", "columns", "components", "split", "scale", "k", "restarts", "start")
+    unused = ("column", "columns", "components", "decimal", "split", "scale", "k", "restarts", "start")
+    reject_options("with --regress and a run", *unused)
     pcr_options = {
         name: options[name]
         for name in ("pool", "layer", "overflow", "raw", "seed", "out", "regress", "finetune_minutes")

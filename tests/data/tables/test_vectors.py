@@ -163,3 +163,12 @@ def test_vectors_of_every_table_format_are_read_with_the_lines_of_their_rows(tmp
     (tmp_path / "a.jsonl").write_text('{"x": 1, "y": 2}\n{"x": 1, "z": 2}\n')
     with pytest.raises(BadInput, match=r"a.jsonl:2: the key 'z' is not in the first object; fix the row"):
         read_vectors(tmp_path / "a.jsonl", silent)
+
+
+def test_columns_with_equal_or_empty_names_are_named_by_their_number(tmp_path):
+    (tmp_path / "x.csv").write_text("a,a,,y\n1,2,3,4\n5,6,7,8\n")
+    vectors = read_vectors(tmp_path / "x.csv", silent, target="y")
+    assert vectors.columns == ["1", "2", "3"]
+    assert read_vectors(tmp_path / "x.csv", silent, ["2"]).x.tolist() == [[2], [6]]
+    with pytest.raises(BadInput, match="no column 'a'; its columns are 1, 2, 3, y"):
+        read_vectors(tmp_path / "x.csv", silent, ["a"])

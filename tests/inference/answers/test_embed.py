@@ -119,14 +119,14 @@ def test_a_pipe_is_read_once(char, tmp_path):
 
 def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):
     expected = char.corpus(notes).search("The cat", 9)
-    monkeypatch.setattr(corpus, "CHUNK_LINES", 2)
+    monkeypatch.setattr(corpus, "CHUNK", 2)
     hits = char.corpus(notes).search("The cat", 9)
     assert [hit["line"] for hit in hits] == [hit["line"] for hit in expected]
     assert len(hits) == 4
 
 
 def test_every_search_of_a_file_with_long_lines_gives_one_notice(char, notes, monkeypatch):
-    monkeypatch.setattr(corpus, "CHUNK_LINES", 1)
+    monkeypatch.setattr(corpus, "CHUNK", 1)
     notes.write_text("Tom had a red hat and a cat\na dog\nLily had a red hat and a cat\n")
     notices = []
     for _ in range(2):  # the second time the vectors are in the cache

@@ -112,6 +112,8 @@ def test_every_tokenizer_finds_the_pieces_of_a_word(folders, kind):
         ({"word": "hat", "occurrence": 4}, "'hat' occurs 3 times in"),
         ({"occurrence": 1}, "occurrence=1: has no effect without word"),
         ({"word": 3}, "word=3: must be a string"),
+        ({"word": "hat", "pool": "cls"}, "pool='cls': has no effect with word"),
+        ({"word": "hat", "overflow": "windows"}, "overflow='windows': has no effect with word"),
     ],
 )
 def test_a_word_that_does_not_occur_is_refused(bert, options, message):
@@ -239,6 +241,8 @@ def test_the_vector_of_a_set_is_what_the_head_reads(tmp_path):
     clustering = harken.cluster(run, k=2)
     assert sorted(clustering.points.labels) == ["a"] * 20 + ["b"] * 20
     assert harken.cluster(run, tmp_path / "sets.csv", k=2).points.labels[:3] == ["a", "b", "a"]
+    arrays = [rng.normal(size=(5, 2)) for _ in range(3)]
+    assert harken.cluster(run, arrays, k=2).points.names == ["array 1", "array 2", "array 3"]
     with pytest.raises(BadInput, match="pool='mean': has no effect on vectors of sets"):
         run.embed(tmp_path / "sets.csv", pool="mean")
 

@@ -1,6 +1,7 @@
 """Vectors from a file: a NumPy array, or a table of numbers with one row per point. Nothing in it can run code."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,7 +156,7 @@ def _count_numbers(column: Sequence[str], numbers: Sequence[float | None]) -> in
 
 
 def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The column names, and each row that is not empty with its line number."""
+    """The column names, the number of a column where no other is unique, and each row that is not empty with its line."""
     numbered = _json_rows(path) if text_file(path).suffix in JSON_SUFFIXES else _split_rows(path)
     rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     width = len(rows[0][1]) if rows else 0
@@ -163,7 +164,9 @@ def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         if len(cells) != width:
             raise BadInput(f"{path}:{line}: {len(cells)} cells, but the first row has {width}; fix or delete the row")
     has_header = len(rows) > 1 and not any(map(is_number, rows[0][1]))
-    names = rows.pop(0)[1] if has_header else [str(n + 1) for n in range(width)]
+    head = rows.pop(0)[1] if has_header else [""] * width
+    counts = Counter(head)
+    names = [name if name and counts[name] == 1 else str(n) for n, name in enumerate(head, 1)]
     if not rows:
         raise BadInput(f"{path}: the table is empty; one row per point is needed")
     return names, rows

@@ -105,7 +105,8 @@ def _embedded_points(run: Run, texts: object, options: ClusterOptions, listen: L
         inputs = to_list(cast(Iterable[object], texts))
         if run.embedder.reader is None:
             check_texts(inputs)
-        examples, origin = NamedInputs(inputs, list(map(str, inputs))), f"{len(inputs):,} inputs by {run.path}"
+        names = [str(x) if isinstance(x, str | Path) else f"array {n}" for n, x in enumerate(inputs, 1)]
+        examples, origin = NamedInputs(inputs, names), f"{len(inputs):,} inputs by {run.path}"
     x = embed_points(run, [*examples.place, *examples.inputs], options, listen)
     are_texts = run.embedder.reader is None
     return Points(x, examples.names, origin, examples.lines, examples.labels, are_texts=are_texts)

@@ -18,9 +18,7 @@ from harken.files import atomic_file, write_atomic
 from harken.inference.loaded_model import LoadedModel
 from harken.suggestions import similar_path
 
-from .embed import EmbeddingSettings, ExampleRequest, NamedInputs, Vectors
-
-CHUNK_LINES = 4096  # lines of a file that are embedded, or vectors that are compared, at once
+from .embed import CHUNK, EmbeddingSettings, ExampleRequest, NamedInputs, Vectors
 
 
 class SearchHit(TypedDict):
@@ -47,8 +45,8 @@ class Corpus:
         v = self.embed([*self.examples.place, query], listen=self.listen)
         if len(v) != 1:
             raise BadInput(f"{query}: selects {len(v):,} inputs; a query is one input, so name one of them")
-        starts = range(0, len(self.vectors), CHUNK_LINES)
-        scores = np.concatenate([self.vectors[start : start + CHUNK_LINES] @ v[0] for start in starts])
+        starts = range(0, len(self.vectors), CHUNK)
+        scores = np.concatenate([self.vectors[start : start + CHUNK] @ v[0] for start in starts])
         best: Sequence[int] = np.argsort(-scores, kind="stable")[:k].tolist()
         return [self.hit(n, float(scores[n])) for n in best]
 
@@ -105,8 +103,8 @@ class LineCorpus(Corpus):
 
     def _embed_lines(self, path: Path, listen: Listener) -> None:
         total, array = len(self.lines), None
-        for start in range(0, total, CHUNK_LINES):
-            chunk = self.embed([text for _, text in self.lines[start : start + CHUNK_LINES]], listen=listen)
+        for start in range(0, total, CHUNK):
+            chunk = self.embed([text for _, text in self.lines[start : start + CHUNK]], listen=listen)
             if array is None:
                 array = np.lib.format.open_memmap(path, "w+", np.float32, (total, chunk.shape[1]))
             array[start : start + len(chunk)] = chunk

@@ -21,7 +21,7 @@ from . import InputReader, OverflowMode, check_overflow
 
 Vectors = npt.NDArray[np.float32]  # N d
 POOLS = ("mean", "cls", "last")
-CHUNK = 4096  # inputs that are embedded, or compared, at once
+CHUNK = 4096  # inputs that are embedded at once, or vectors that are compared
 
 
 class NearbyWord(TypedDict):
@@ -101,6 +101,9 @@ class Embedder:
         check_overflow(settings.overflow)
         if settings.occurrence is not None and settings.word is None:
             raise BadInput(f"occurrence={settings.occurrence!r}: has no effect without word")
+        for name, value in (("pool", settings.pool), ("overflow", settings.overflow)):
+            if settings.word is not None and value not in (None, "truncate"):
+                raise BadInput(f"{name}={value!r}: has no effect with word, whose vector is the mean over its pieces")
 
 
 def states_at_layer(

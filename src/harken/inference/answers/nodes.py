@@ -4,6 +4,7 @@ Inputs are names in the run's own graph, or in another graph if a file name come
 two names. A file alone selects all its nodes, graphs or pairs.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +28,7 @@ from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vec
 if TYPE_CHECKING:
     from harken.data.graphs.source import GraphData
 
-PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge
+PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge, or the two graphs of a pair
 
 
 def classify_nodes(run: LoadedModel, inputs: Sequence[object], listen: Listener = silent) -> list[list[LabelScore]]:
@@ -40,12 +41,13 @@ def classify_nodes(run: LoadedModel, inputs: Sequence[object], listen: Listener 
     level = processor.target_level
     indices = {name: n for n, name in enumerate(_names(data))}
     if level == "pair":
-        pairs = _read_pairs(names or data.unit_names(), indices, data)
+        of_file = not names and data.tables.pairs is not None
+        pairs = data.tables.pairs if of_file else _read_pairs(names, indices, data)
         return format_labels(processor, task.predict_pairs(run.model, pairs))
     if level == "edge":
         y = task.predict(run.model, _read_pairs(names, indices, data))
         return rank_labels(processor.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
-    selected = [_node_index(name, indices, data) for name in names] if names else list(indices.values())
+    selected = [_node_index(name, indices, data) for name in names] if names else [*indices.values()]
     return format_labels(processor, task.predict(run.model, selected))
 
 
@@ -94,11 +96,21 @@ def _read_pairs(names: list[str], indices: dict[str, int], data: "GraphData") ->
     if not names:
         raise BadInput(f"{data.tables.location}: no {pair.split()[1]}s were given; {accepted}")
     for name in names:
-        ends = next((parts for separator in PAIR_SEPARATORS if len(parts := name.split(separator)) == 2), None)
-        if ends is None:
+        ends = _possible_ends(name)
+        if not ends:
             raise BadInput(f"{name!r}: not {pair}; {accepted}")
-        pairs.append([_node_index(end.strip(), indices, data) for end in ends])
+        known = next((both for both in ends if all(end in indices for end in both)), ends[0])
+        pairs.append([_node_index(end, indices, data) for end in known])
     return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _possible_ends(name: str) -> list[list[str]]:
+    """The two parts of a name around each separator: a name may contain separators itself."""
+    return [
+        [name[: match.start()].strip(), name[match.end() :].strip()]
+        for separator in PAIR_SEPARATORS
+        for match in re.finditer(separator, name)
+    ]
 
 
 INPUTS = InputReader("names", list_nodes, one_batch=True)
@@ -115,8 +127,11 @@ def _names(data: "GraphData") -> list[str]:
 
 @torch.inference_mode()
 def embed_nodes(run: LoadedModel, inputs: Sequence[object], settings: EmbeddingSettings, listen: Listener) -> Vectors:
-    """The vectors of nodes or graphs: the input of the last layer, of a graph the mean over its nodes. For edge
-    prediction they are the outputs, whose products are the scores of edges."""
+    """The vectors of nodes or graphs: the input of the last layer, of a graph the mean over its nodes.
+
+    For edge prediction they are the outputs, whose products are the scores of edges; for pairs of graphs the vectors of
+    the graphs that are compared.
+    """
     names, model = [str(name) for name in inputs], cast(GraphModel, run.model)
     data, task = _graph_of(run, names) if names else _load_graph(run, None)
     indices = {name: n for n, name in enumerate(_names(data))}
