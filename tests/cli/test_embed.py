@@ -141,7 +141,9 @@ def graph_run(tmp_path_factory):
     """A run on a ring of two groups."""
     home = tmp_path_factory.mktemp("graph")
     (home / "ring").mkdir()
-    (home / "ring/nodes.csv").write_text("name,group\n" + "".join(f"n{n},{'ab'[n // 6]}\n" for n in range(12)))
+    angles = 2 * np.pi * np.arange(12) / 12  # features, so that the run can read other nodes
+    nodes = [f"n{n},{'ab'[n // 6]},{np.cos(angle):.3f},{np.sin(angle):.3f}" for n, angle in enumerate(angles)]
+    (home / "ring/nodes.csv").write_text("\n".join(["name,group,x,y", *nodes]) + "\n")
     (home / "ring/edges.csv").write_text("source,target\n" + "".join(f"n{n},n{(n + 1) % 12}\n" for n in range(12)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))

@@ -35,3 +35,18 @@ def test_predictions_for_nodes_have_their_names(harken, run, tmp_path):
     assert messages["names"] == ["p7", "p8"]
     assert len(messages["labels"]) == 2
     assert len(harken("classify", run, "p7").out.split()) == 4  # one alone needs no name
+    assert harken("classify", run, "other", "p7").out.split() == output[7].split()[:4]
+
+
+def test_the_vectors_of_a_file_of_pairs_have_the_names_of_the_graphs(harken, tmp_path):
+    tables = {"nodes": ["node,graph", *(f"n{k},g{k // 4}" for k in range(60))]}
+    tables["edges"] = ["source,target", *(f"n{k},n{k // 4 * 4 + (k + 1) % 4}" for k in range(60))]
+    tables["pairs"] = ["graph_a,graph_b,score", *(f"g{k % 15},g{(k + 1 + k // 15) % 15},{k / 10}" for k in range(30))]
+    (tmp_path / "data").mkdir()
+    for name, rows in tables.items():
+        (tmp_path / "data" / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    assert harken("train", "data", *TINY).code == 0
+    embedded = json.loads(harken("embed", "runs/data", "data", "--json").out)
+    assert embedded["names"] == [f"g{k}" for k in range(15)]
+    assert len(embedded["vectors"]) == 15
+    assert len(json.loads(harken("classify", "runs/data", "data", "--json").out)["names"]) == 30

@@ -91,7 +91,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
             named = {model.input_reader.name: names} if model.input_reader and names else {}
             print_json({**parallel_lists([answer for _, answer in answers], "labels"), **named})
         else:
-            shown = names if len(names) > 1 else list(map(one_line, texts)) if len(texts) > 1 else []
+            shown = names or list(map(one_line, texts))
+            shown = shown if len(shown) > 1 else []
             for n, (_, answer) in enumerate(answers):
                 text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
                 click.echo(f"{text}  {shown[n]}".rstrip() if shown else text)

@@ -5,7 +5,8 @@ two names. A file alone selects all its nodes, graphs or pairs.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,11 +52,28 @@ def classify_nodes(run: LoadedModel, inputs: Sequence[object], listen: Listener 
     return format_labels(processor, task.predict(run.model, selected))
 
 
-def list_nodes(run: LoadedModel, inputs: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
-    """The names that these inputs select, and the inputs themselves."""
+def _target_names(data: "GraphData") -> list[str]:
+    """The names of the nodes, graphs or pairs that have labels."""
+    return data.unit_names()
+
+
+def _names(data: "GraphData") -> list[str]:
+    """The names of the nodes, or of the graphs."""
+    is_graph = data.processor.target_level in ("graph", "pair")
+    return data.tables.graph_names if is_graph else data.tables.node_names
+
+
+def list_nodes(
+    run: LoadedModel,
+    inputs: Sequence[str],
+    listen: Listener = silent,
+    *,
+    names_of: Callable[["GraphData"], list[str]] = _target_names,
+) -> tuple[list[str], list[str]]:
+    """The names that these inputs select, of a file alone all its names, and the inputs themselves."""
     names = list(inputs)
     data = _graph_of(run, names)[0] if names else None
-    return (data.unit_names() if data and not names else names), list(inputs)
+    return (names_of(data) if data and not names else names), list(inputs)
 
 
 def _graph_of(run: LoadedModel, names: list[str]) -> tuple["GraphData", Any]:
@@ -119,12 +137,6 @@ INPUTS = InputReader("names", list_nodes, one_batch=True)
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
-def _names(data: "GraphData") -> list[str]:
-    """The names of the nodes, or of the graphs."""
-    is_graph = data.processor.target_level in ("graph", "pair")
-    return data.tables.graph_names if is_graph else data.tables.node_names
-
-
 @torch.inference_mode()
 def embed_nodes(run: LoadedModel, inputs: Sequence[object], settings: EmbeddingSettings, listen: Listener) -> Vectors:
     """The vectors of nodes or graphs: the input of the last layer, of a graph the mean over its nodes.
@@ -172,4 +184,5 @@ def node_examples(run: LoadedModel, request: ExampleRequest, listen: Listener) -
     return NamedInputs(chosen, chosen, [labels[n] for n in selected] if labels else (), place=file)
 
 
-EMBEDDER = Embedder(embed_nodes, node_examples, "nodes and graphs", reader=INPUTS)
+EMBEDDED = InputReader("names", partial(list_nodes, names_of=_names), one_batch=True)
+EMBEDDER = Embedder(embed_nodes, node_examples, "nodes and graphs", reader=EMBEDDED)
