@@ -156,7 +156,7 @@ def _count_numbers(column: Sequence[str], numbers: Sequence[float | None]) -> in
 
 
 def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The column names, the number of a column where no other is unique, and each row that is not empty with its line."""
+    """The names of the columns, a number where a name is not unique, and each row that is not empty with its line."""
     numbered = _json_rows(path) if text_file(path).suffix in JSON_SUFFIXES else _split_rows(path)
     rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     width = len(rows[0][1]) if rows else 0
