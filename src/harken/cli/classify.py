@@ -73,8 +73,9 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
         _require_pairs(model)
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
-        arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
-        arguments["listen"] = listener
+        arguments: dict[str, Any] = {key: options[key] for key in ("min_probability", "overflow")} | {
+            "listen": listener
+        }
         if prompt is not None and labels is not None:
             arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text
@@ -92,10 +93,9 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
             print_json({**parallel_lists([answer for _, answer in answers], "labels"), **named})
         else:
             shown = names or list(map(one_line, texts))
-            shown = shown if len(shown) > 1 else []
             for n, (_, answer) in enumerate(answers):
                 text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
-                click.echo(f"{text}  {shown[n]}".rstrip() if shown else text)
+                click.echo(f"{text}  {shown[n]}".rstrip() if len(shown) > 1 else text)
 
 
 def _require_pairs(model: "Run") -> None:
