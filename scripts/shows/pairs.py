@@ -166,7 +166,7 @@ def one_context() -> Measurement:
     sizes = {}
     for family in ("rnn", "rnn-attention"):
         model = build(family)
-        sizes[family] = [sum(part.numel() for part in model.encode(random_tokens(1, L), None)[-2:]) for L in (5, 500)]
+        sizes[family] = [sum(part.numel() for part in model.encode(random_tokens(1, L), None)[::2]) for L in (5, 500)]
     words = "values pass from the encoder to the decoder for 500 words and for 5 words; "
     words += f"{sizes['rnn-attention'][1] - 32:,} for 500 words with attention"
     return Measurement(sizes["rnn"][1], words, sizes["rnn"] == [32, 32] and sizes["rnn-attention"][1] == 501 * 32)
