@@ -71,7 +71,7 @@ def test_a_trained_model_copies_words_that_the_vocabulary_does_not_have(run):
     assert run.translate("zyxw lives in Paris . where ?", prefix="in Paris") == "in Paris"
     assert run.unknown_words("zyxw lives in Paris . where ?") == []
     assert run.facts["audit"]["passed"]
-    with pytest.raises(BadInput, match="prefix='Rome'.*use words of the source"):
+    with pytest.raises(BadInput, match=r"prefix='Rome'.*use words of the source"):
         run.translate("zyxw lives in Paris .", prefix="Rome")
 
 

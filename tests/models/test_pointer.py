@@ -165,6 +165,7 @@ def test_beam_search_gives_the_best_of_all_targets_and_its_log_probability(kind)
     assert [hypothesis.score for hypothesis in best] == pytest.approx([scores[target] for target in expected])
 
 
+@torch.no_grad()
 def log_probability(model, source, target) -> float:
     """The sum of ln p of the tokens of a target; one of maximum length needs no end."""
     tokens, ends = torch.tensor([[EDGE, *target]]), [*target, EDGE][:2]

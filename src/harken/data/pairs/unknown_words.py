@@ -1,7 +1,7 @@
 """Unknown words in training: words that targets copy get temporary ids, as words outside the vocabulary have.
 
 Without them a model that copies would never see a temporary id where the vocabulary has all words of the training data.
-Which words are drawn, and the numbers of their ids, differ in each epoch, so a number has no meaning of its own.
+Which words are drawn, and the order of the ids of a pair, differ in each epoch, so an id has no meaning of its own.
 """
 
 import numpy as np
@@ -48,8 +48,10 @@ class UnknownWordDraws:
         row, used = drawn // self.width, np.zeros(n_rows, np.int64)  # used: temporary ids that a row has already
         np.maximum.at(used, keys[0] // self.width, keys[0] % self.width - self.first + 1)
         number = used[row] + np.arange(len(row)) - np.searchsorted(row, row)
-        drawn, number = drawn[number < self.n_temporary], number[number < self.n_temporary]
-        order = rng.permuted(np.tile(np.arange(self.n_temporary), (n_rows, 1)), axis=1)
+        drawn, row, number = (x[number < self.n_temporary] for x in (drawn, row, number))
+        counts = used + np.bincount(row, minlength=n_rows)  # the words of a row get its first numbers in random order
+        ranks = np.where(np.arange(self.n_temporary) < counts[:, None], 0, np.arange(1, self.n_temporary + 1))
+        order = np.argsort(ranks + rng.random(ranks.shape), axis=1)
 
         def renumber(side: Array) -> Array:
             rows, ids = np.divmod(side, self.width)
