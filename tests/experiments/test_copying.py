@@ -40,7 +40,7 @@ def people(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(people, tmp_path_factory):
-    return harken.train(people, out=tmp_path_factory.mktemp("run") / "people", settings={**SMALL, "train.steps": 80})
+    return harken.train(people, out=tmp_path_factory.mktemp("run") / "people", settings={**SMALL, "train.steps": 100})
 
 
 def test_copying_is_chosen_with_its_reason_where_targets_copy(people):

@@ -165,7 +165,10 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         0, ge=0, le=1000, description="words of a source outside the vocabulary that its target can copy (model.copy)"
     )
     unknown_rate: float = Field(
-        0.5, ge=0, le=1, description="fraction of the copied words that training treats as unknown, drawn per epoch"
+        0.5,
+        ge=0,
+        le=1,
+        description="fraction of the copied words of a source that training treats as unknown, drawn per epoch",
     )
     max_length: int = Field(
         100,

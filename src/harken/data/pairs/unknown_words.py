@@ -1,4 +1,5 @@
-"""Unknown words in training: words that targets copy get temporary ids, as words outside the vocabulary have.
+"""Unknown words in training: words that targets copy, and words of one source only, get temporary ids, as words outside
+the vocabulary have.
 
 Without them a model that copies would never see a temporary id where the vocabulary has all words of the training data.
 Which words are drawn, and the order of the ids of a pair, differ in each epoch, so an id has no meaning of its own.
@@ -23,15 +24,12 @@ class UnknownWordDraws:
         self.copied = self._copied_words(source, target)
 
     def _copied_words(self, source: RaggedTokens, target: RaggedTokens) -> Array:
-        """Whether each id is a word that all targets that contain it copy from their source."""
-        sides = (np.unique(self._keys(side.ids, side.lengths)) for side in (source, target))
-        in_source, in_target = sides
-        is_copied = np.isin(in_target, in_source, assume_unique=True)
-        n_targets, n_copies = (
-            np.bincount(keys % self.width, minlength=self.width) for keys in (in_target, in_target[is_copied])
-        )
+        """Whether each id is a word that all targets that contain it copy from their source, or of one source only."""
+        in_source, in_target = (np.unique(self._keys(side.ids, side.lengths)) for side in (source, target))
+        sets = in_source, in_target, np.intersect1d(in_source, in_target, assume_unique=True)
+        n_sources, n_targets, n_copies = (np.bincount(keys % self.width, minlength=self.width) for keys in sets)
         rare = n_targets <= max(1, MAX_FREQUENCY * len(target))
-        copied: Array = (n_targets > 0) & (n_copies == n_targets) & rare
+        copied: Array = (n_copies == n_targets) & rare & ((n_targets > 0) | (n_sources == 1))
         copied[self.first :] = False
         return copied
 
@@ -43,8 +41,9 @@ class UnknownWordDraws:
         """Both sides with temporary ids for the drawn words of each pair, and new numbers for all temporary ids."""
         rng, n_rows = rng_for(self.seed, RngStream.UNKNOWN_WORDS, epoch, step), len(source[1])
         keys = [self._keys(*side) for side in (source, target)]
-        both = np.intersect1d(*(side[self.copied[side % self.width]] for side in keys))
-        drawn = both[rng.random(len(both)) < self.rate]
+        # of all copied words of a source: if only those of its target were drawn, their ids would reveal the target
+        candidates = np.unique(keys[0][self.copied[keys[0] % self.width]])
+        drawn = candidates[rng.random(len(candidates)) < self.rate]
         row, used = drawn // self.width, np.zeros(n_rows, np.int64)  # used: temporary ids that a row has already
         np.maximum.at(used, keys[0] // self.width, keys[0] % self.width - self.first + 1)
         number = used[row] + np.arange(len(row)) - np.searchsorted(row, row)
