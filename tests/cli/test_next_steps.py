@@ -21,7 +21,7 @@ import matrix
 
 QUICK = ["karate", "stories"]
 DEMOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ("translate", "text", "digits", "clouds"))]
-DEMOS += [pytest.param(name, marks=pytest.mark.slow) for name in ("gcd", "scenes", "reviews")]
+DEMOS += [pytest.param(name, marks=pytest.mark.slow) for name in ("gcd", "scenes", "reviews", "sql")]
 SHORT = {"train.steps": 2, "train.threads": 1}
 COUNTS = {"tales": 60, "phrases": 400, "opinions": 300, "opinions-text": 300, "clouds": 120}
 QUICK_FAMILIES = ("table-bert", "graph-gcn")
@@ -50,6 +50,7 @@ def short(monkeypatch):
         monkeypatch.setitem(catalogue.ENTRIES[name].arguments, "count", count)
     for module in (lectures, pictures, reviews, translate):
         monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr("harken.data.synthetic.sql.SPLIT_SIZES", {"train": 200, "valid": 22, "test": 22})
     monkeypatch.setattr(lectures, "N_QUESTIONS", 60)
     monkeypatch.setattr("harken.data.synthetic.stories.QUESTIONS_PER_FILE", 60)
 

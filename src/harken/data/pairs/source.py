@@ -165,10 +165,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         0, ge=0, le=1000, description="words of a source outside the vocabulary that its target can copy (model.copy)"
     )
     unknown_rate: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="fraction of the copied words of a source that training treats as unknown, drawn per epoch",
+        0.5, ge=0, le=1, description="fraction of the copied words of sources that training treats as unknown"
     )
     max_length: int = Field(
         100,
@@ -387,11 +384,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
             listen("encode", done=min(total, (n + 1) * PAIRS_PER_BLOCK), total=total, unit="pairs")
         listen("encode", done=total, total=total, unit="pairs")
         source, target = tokenizers.ragged(*sides)
-        return (
-            Pairs(source, target, words=words),
-            np.unique(np.concatenate([np.empty(0, np.uint64), *hashes])),
-            n_too_long,
-        )
+        all_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
+        return Pairs(source, target, words=words), all_hashes, n_too_long
 
     def _encode_held_out(
         self, texts: References, tokenizers: PairTokenizers, groups: dict[str, str], units: dict[str, str]
