@@ -261,7 +261,7 @@ def test_check_prints_the_minutes_and_energy_of_its_json(stdout_of, json_of, tex
     actual = json_of("check", text, *TINY)["estimate"]
     assert (actual["minutes"], actual["energy_source"]) == (pytest.approx(90 / 60), "known")
     assert actual["kwh"] == pytest.approx(0.4 * 90 / 3600 * 1.58)
-    assert "2 steps, about 1 min 30 s and 16 Wh (known) on" in stdout_of("check", text, *TINY)
+    assert "2 steps, about 1 min 30 s, 16 Wh (known) and 6.8 g CO2e on" in stdout_of("check", text, *TINY)
 
 
 def test_check_trains_nothing(stdout_of, text, tmp_path):

@@ -98,7 +98,7 @@ def test_the_settings_of_the_section_cost_are_in_the_estimate_and_in_the_sum(har
     cost = estimate["estimate"]
     assert cost["co2e_kg"] == pytest.approx(0.05 * cost["kwh"])
     assert cost["price_usd"] == pytest.approx(cost["minutes"] * 60 / 1000)
-    assert " CO2e, " in harken("check", tales, *plain, "cost.price_per_hour=3600").out
+    assert " CO2e and " in harken("check", tales, *plain, "cost.price_per_hour=3600").out
     for name, price in (("one", ["cost.price_per_hour=3.6"]), ("two", [])):
         assert harken("train", tales, *plain, *factors, *price, "--out", f"runs/{name}").code == 0
     total = json.loads(harken("cost", "--json").out)

@@ -59,8 +59,8 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     why = "" if cost["timed"] else "; a rough estimate, as timing enough steps would take too long"
     emitted, price = format_quantity(cost["co2e_kg"], "mass"), format_price(cost.get("price_usd"))
-    used = f"{used} ({cost['energy_source']}; {emitted} CO2e{', ' + price if price else ''})"
-    click.echo(f"{steps}, about {time} and {used} on {cost['machine']}{why}")
+    amounts = [time, f"{used} ({cost['energy_source']})", f"{emitted} CO2e", *[price] * bool(price)]
+    click.echo(f"{steps}, about {', '.join(amounts[:-1])} and {amounts[-1]} on {cost['machine']}{why}")
     if advice := _folds_advice([what, *settings], recipe, int(cost["examples"])):
         click.echo(advice)
 
