@@ -368,7 +368,7 @@ def test_a_text_column_is_searched_for_in_the_encoding_of_the_data(tmp_path):
 
 
 def test_a_first_row_read_as_data_that_could_be_the_header_gives_a_notice(tmp_path):
-    rows = "".join(f"ein Hund läuft {n},un chien court {n}\n" for n in range(40))
+    rows = "".join(f"ein Hund läuft {n},un chien court {n + 100}\n" for n in range(40))
     (tmp_path / "a.csv").write_text("Lektion,Zielwort\n" + rows, "utf-8")
     assert [text.endswith("data.source=Lektion data.target=Zielwort") for text in notices("a.csv")] == [True]
     assert notices("a.csv", {"data.source": 1}) == notices("a.csv", {"data.label": "Zielwort"}) == []

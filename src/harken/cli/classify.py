@@ -73,9 +73,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
         _require_pairs(model)
     inputs.use_encoding(model.recipe.data.file_encoding)
     with ConsoleListener(to_stderr=True) as listener:
-        arguments: dict[str, Any] = {key: options[key] for key in ("min_probability", "overflow")} | {
-            "listen": listener
-        }
+        arguments: dict[str, Any] = {key: options[key] for key in ("min_probability", "overflow")}
+        arguments["listen"] = listener
         if prompt is not None and labels is not None:
             arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text
