@@ -104,7 +104,7 @@ def test_watching_records_the_weights_of_a_step():
         model(random_tokens(4, 1), memory=memory)
     A = views["cross"].full()  # two texts per source are two queries
     assert A.shape == (2, 1, 2, 5)
-    H, inner = memory.source.encoded[1], model.cross.similarity.inner
+    H, inner = memory.source.encoded[2], model.cross.similarity.inner
     by_hand = torch.tanh((s @ inner.W_q[0]).view(2, 2, 1, d) + (H @ inner.W_k[0])[:, None]) @ inner.w  # B K Ls
     by_hand[1, :, 3:] = -torch.inf
     torch.testing.assert_close(A[:, 0], by_hand.softmax(-1))

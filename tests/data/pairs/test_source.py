@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harken.data.pairs import files
-from harken.data.pairs import source as source_module
 from harken.data.pairs.source import PairData, PairSource
 from harken.data.split import split_hash
 from harken.data.tokenizers.pairs import PairTokenizers
@@ -134,7 +133,7 @@ def test_another_valid_fraction_does_not_change_the_test_split(tmp_path):
 def test_a_fraction_holds_out_a_limited_number_of_sources(tmp_path, monkeypatch):
     path = write_table(tmp_path / "a.tsv", PAIRS)
     unlimited = load(path, source=1, target=2, valid=0.5).splits["valid"].sources
-    monkeypatch.setattr(source_module, "MAX_HELD_OUT", 10)
+    monkeypatch.setattr(files, "MAX_HELD_OUT", 10)
     assert load(path, source=1, target=2, valid=0.5).splits["valid"].sources == unlimited[:10]
 
 
