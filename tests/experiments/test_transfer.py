@@ -178,7 +178,7 @@ def test_the_labels_are_those_of_the_data(labelled, tmp_path, table, source):
     table_settings = {"data.kind": "table", "data.text": names[:-1], "data.label": names[-1]}
     alone, _ = prepare(choose(str(file), table_settings).recipe, ignore)
     continued, trainer = prepare(choose(str(file), {**table_settings, "from": str(labelled[source])}).recipe, ignore)
-    for name in ("labels", "target_type", "pair", "mean", "std"):
+    for name in ("labels", "target_type", "n_texts", "mean", "std"):
         assert getattr(continued.processor, name) == getattr(alone.processor, name)
     assert continued.processor.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
     assert trainer.model.W_y.out_features == len(alone.processor.labels)
