@@ -89,6 +89,13 @@ def test_a_hessian_product_equals_finite_differences_of_the_gradient(data, model
     assert objective.loss(w) == objective.loss(w)
 
 
+def test_a_hessian_product_of_a_copying_model_is_finite_and_equals_finite_differences(tmp_path):
+    objective = objective_of("pairs", "transformer", tmp_path, 1, **{"model.copy": True})
+    w, v = objective.weights, torch.randn(len(objective.weights), dtype=torch.float64)
+    after, before = (objective.gradient(w + step * v) for step in (1e-6, -1e-6))
+    torch.testing.assert_close(objective.hessian_product(w, v), (after - before) / 2e-6, rtol=1e-3, atol=1e-5)
+
+
 def test_the_gradient_equals_that_of_the_training_step(tmp_path):
     family = matrix.Family("text", "gpt")
     overrides = family.settings() | {"data.path": str(family.write(tmp_path)), "model.dropout": 0.0}

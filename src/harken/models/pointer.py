@@ -90,7 +90,7 @@ class Pointer(Watchable):
         generated = states.log_generate + logs.gather(-1, targets[..., None])
         holds = states.words[:, None] == targets[..., None]  # B L Ls
         copied = states.log_copy.masked_fill(~holds, torch.finfo(logs.dtype).min).logsumexp(-1)
-        plain = -torch.logaddexp(generated[..., 0], copied)
+        plain = -torch.cat([generated, copied[..., None]], -1).logsumexp(-1)  # logaddexp: its second derivative is NaN
         if not smoothing:
             return plain, plain
         uniform = -self._without_temporary(logs, 0).sum(-1) / self.n_generated
