@@ -1,7 +1,7 @@
 """Transfer from a trained run: its architecture, its tokenizer and its weights.
 
-`from = "runs/x"` in a recipe takes all three; a run of another task gives its body: the encoder of a seq2seq model, or
-the model without its head. transfer=finetune trains all weights; frozen trains only what is new; scratch keeps
+`from = "runs/x"` in a recipe takes all three; a run of another task gives its body: the encoder of a model with a
+decoder, or the model without its head. transfer=finetune trains all weights; frozen trains only what is new; scratch keeps
 architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and evaluates a
 language model with a prompt (few_shot.py).
 """
@@ -15,12 +15,15 @@ from torch import Tensor, nn
 
 from harken import recipe as recipes
 from harken import registry, run_folder
+from harken.data.captions.source import CaptionProcessor
+from harken.data.images.source import ImageProcessor
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.source import Processor
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.errors import BadInput, BadSetting
 from harken.files import sha256_of
 from harken.models import HeadModel, Model, ModelSettings
+from harken.models.vit import ViTSettings
 from harken.recipe import InitialWeights, Recipe, SettingsDict
 
 WEIGHTS = "model.safetensors"
@@ -28,8 +31,10 @@ INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
 NEW = ("nsp_head",)  # parts that a run may lack; they start from random weights
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
+RECURRENT_RATES = {"finetune": 0.6, "frozen": 4.0, "scratch": 0.6}  # of rnn, gru and lstm
+SCHEDULE: SettingsDict = {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 DECODER_RATE, ENCODER_RATIO = 1e-3, 0.1  # of a new decoder; of a fine-tuned encoder, as a fraction of it
-PREFIXES = ("", "body.", "encoder.")  # of the names of a body in a run: of texts, with a head, with a decoder
+PREFIXES = ("", "body.", "encoder.")  # of the weights of a body in a run: of texts, with a head, with a decoder
 
 
 def inherited_settings(folder: str, data: str, settings: SettingsDict) -> SettingsDict:
@@ -43,11 +48,13 @@ def inherited_settings(folder: str, data: str, settings: SettingsDict) -> Settin
     run_settings, transfer = recipe.settings(), str(settings.get("transfer", InitialWeights.transfer))
     inherited = {k: v for k, v in run_settings.items() if k.startswith("model.") and k.partition(".")[2] in fields}
     inherited |= {f"model.{name}": getattr(run_model, name) for name in fields.keys() & run_model.__class_vars__}
+    if model.dials != run_model.dials:
+        inherited.pop("model.size", None)  # it sets other values; those of the run are inherited
     names = [f"data.{name}" for name in INHERITED if name in source.model_fields]
     inherited |= {"model.kind": kind} | {name: run_settings[name] for name in names if name in run_settings}
-    if "pool" in fields:
-        return inherited | _schedule(recipe.model.d, transfer)
-    return inherited if model is run_model else inherited | _decoder_settings(inherited, settings, transfer)
+    if "decoder_layers" in fields:
+        return inherited if model is run_model else inherited | _decoder_settings(inherited, settings, transfer)
+    return inherited | _schedule(recipe.model, transfer) if "pool" in fields else inherited
 
 
 def _matching_model(folder: str, recipe: Recipe, data: str) -> type[ModelSettings]:
@@ -65,10 +72,11 @@ def _matching_model(folder: str, recipe: Recipe, data: str) -> type[ModelSetting
     )
 
 
-def _schedule(d: int, transfer: str) -> SettingsDict:
+def _schedule(model: ModelSettings, transfer: str) -> SettingsDict:
     """Learning rate and schedule for labels: small steps for pretrained weights, larger ones for a head alone."""
-    rate = {"train.lr": round(RATES[transfer] / d, 6)} if transfer in RATES else {}
-    return rate | {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
+    rates = RECURRENT_RATES if model.stateful else RATES
+    rate = {"train.lr": round(rates[transfer] / dict(model)["d"], 6)} if transfer in rates else {}
+    return rate | SCHEDULE
 
 
 def _decoder_settings(inherited: SettingsDict, settings: SettingsDict, transfer: str) -> SettingsDict:
@@ -77,7 +85,7 @@ def _decoder_settings(inherited: SettingsDict, settings: SettingsDict, transfer:
     WordPiece loses white space, so targets get byte pairs unless the recipe sets another tokenizer. A model that copies
     needs the same tokens on both sides.
     """
-    decoder = _schedule(1, "") | {"train.lr": DECODER_RATE}
+    decoder = SCHEDULE | {"train.optimizer": "adamw", "train.lr": DECODER_RATE}
     decoder |= {"train.body_lr_ratio": ENCODER_RATIO} if transfer == "finetune" else {}
     if inherited.get("data.tokenizer") == "wordpiece":
         target = settings.get("data.target_tokenizer", "wordpiece" if settings.get("model.copy") else "bpe")
@@ -95,17 +103,31 @@ def inherited_processor(recipe: Recipe) -> Processor | None:
     if recipe.start.run is None:
         return None
     run_recipe = _recipe(recipe.start.run)
-    run_fields, fields = vars(run_recipe.model), vars(recipe.model)
-    for name in run_fields.keys() & fields.keys() - {"kind", *FREE}:
-        is_new = name in NEW and not run_fields[name]
-        if run_fields[name] != fields[name] and recipe.start.transfer != "scratch" and not is_new:
-            problem = f"from={recipe.start.run} has {run_fields[name]!r}, and its weights fit only that"
-            raise BadSetting(f"model.{name} = {fields[name]!r}: {problem}; remove it, or set transfer=scratch")
     processor: Processor = run_recipe.data.load_processor(Path(recipe.start.run))
-    if isinstance(processor, PairTokenizers) and recipe.data.kind != run_recipe.data.kind:
+    fitted, given = _fitted_settings(run_recipe, processor), _fitted_settings(recipe, processor)
+    for name in fitted.keys() & given.keys():
+        is_new = name.removeprefix("model.") in NEW and not fitted[name]
+        if fitted[name] != given[name] and recipe.start.transfer != "scratch" and not is_new:
+            problem = f"from={recipe.start.run} has {fitted[name]!r}, and its weights fit only that"
+            raise BadSetting(f"{name} = {given[name]!r}: {problem}; remove it, or set transfer=scratch")
+    same_kind = recipe.data.kind == run_recipe.data.kind
+    if isinstance(processor, PairTokenizers) and not same_kind:
         return processor.source
+    if isinstance(processor, CaptionProcessor) and not same_kind:
+        return ImageProcessor([], processor.image_size, processor.mean, processor.std)  # the labels are new
     has_head = "pool" in type(run_recipe.model).model_fields
     return processor.tokenizer if has_head and isinstance(processor, TokenLabelProcessor) else processor
+
+
+def _fitted_settings(recipe: Recipe, processor: Processor) -> SettingsDict:
+    """The settings that the weights fit. Those of images are as resolved for the images of the processor."""
+    model = recipe.model
+    fitted = {f"model.{name}": value for name, value in vars(model).items() if name not in ("kind", *FREE)}
+    if isinstance(processor, ImageProcessor | CaptionProcessor) and isinstance(model, ViTSettings):
+        fitted |= {"model.patch": model.patch_size(processor.image_size), "model.pool": model.pool}
+        fitted["data.image_size"] = recipe.data.image_size or processor.image_size
+        fitted["data.color"] = len(processor.mean) == 3 if recipe.data.color is None else recipe.data.color
+    return fitted
 
 
 def init_from_run(model: Model, recipe: Recipe, *, weights: bool = True) -> None:
@@ -152,7 +174,8 @@ def _part(module: nn.Module, saved: Mapping[str, Tensor], prefix: str) -> dict[s
     part = dict[str, Tensor]()
     for name, own in run_folder.weights(module).items():
         tensor = saved.get(prefix + name, own if name.partition(".")[0] in NEW else None)
-        if tensor is not None and name == "embed.weight" and len(tensor) < len(own):
+        is_table = tensor is not None and name == "embed.weight" and tensor.shape[1:] == own.shape[1:]
+        if is_table and len(tensor) < len(own):
             tensor = torch.cat([tensor, own[len(tensor) :].to(tensor)])
         if tensor is None or tensor.shape != own.shape:
             return {}

@@ -49,7 +49,6 @@ class ModelSettings(Settings):
     stateful: ClassVar[bool] = False  # recurrent: a batch continues the text of the previous one
     by_line: ClassVar[bool] = False  # reads a story line by line instead of as one text
     body_kind: ClassVar[str] = ""  # models with the same body: one can start from a run of another; "": same class only
-    body_prefix: ClassVar[str] = ""  # of the weights of the body in a run
     stack_seeds: ClassVar[bool] = False  # training the seeds of a comparison as one stacked model is faster
 
     @property

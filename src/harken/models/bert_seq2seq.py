@@ -22,7 +22,6 @@ from .seq2seq import DecoderOfEncoder
 class BERTSeq2SeqSettings(CopySettings, bert.BERTSettings):
     """Settings of a BERT with a text decoder."""
 
-    body_prefix: ClassVar[str] = "encoder."
     pooler: ClassVar[bool] = False  # type: ignore[misc]  # the decoder attends to the states of all tokens
     mlm_head: ClassVar[bool] = False  # type: ignore[misc]
     nsp_head: ClassVar[bool] = False  # type: ignore[misc]

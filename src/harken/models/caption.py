@@ -1,7 +1,7 @@
 """Image captioning: a ViT encodes the image, and a causal decoder with cross-attention to the patches writes the text.
 
-H_enc = ViT(image); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc. For the
-search, an image is a source sequence: the row of its bytes.
+H_enc = ViT(image); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc. The encoder
+may come from another run; the decoder is new. For the search, an image is a source sequence: the row of its bytes.
 """
 
 import math
@@ -16,7 +16,7 @@ from harken.core import FixedMemory, Sinusoid, Stack
 from harken.settings import CaptionInputs
 
 from . import DIALS, EncodedSource, init_weights, scale_residual_init, vit
-from .seq2seq import TransformerDecoder
+from .seq2seq import DecoderOfEncoder
 
 BYTES = 256
 
@@ -24,11 +24,11 @@ BYTES = 256
 class CaptionerSettings(vit.ViTSettings):
     """Settings of a ViT with a text decoder."""
 
-    pool: ClassVar[Literal["mean"]] = "mean"  # type: ignore[misc]  # the decoder attends to all patches
     head_dropout: ClassVar[float] = 0.0  # type: ignore[misc]
 
     kind: Literal["caption"] = "caption"  # type: ignore[assignment]
     size: Literal["tiny", "mini", "small", "base"] = Field("mini", description="dial: sets d, layers and heads")
+    pool: Literal["first", "mean"] = Field("mean", description="first: the encoder has an extra token (CLS)")
     decoder_layers: int = Field(2, ge=1, le=1000, description="number of blocks of the decoder")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a caption")
     dials: ClassVar = DIALS["caption"]
@@ -37,9 +37,10 @@ class CaptionerSettings(vit.ViTSettings):
         return Captioner(self, vocab)
 
 
-class Captioner(TransformerDecoder):
+class Captioner(DecoderOfEncoder):
     """ViT encoder, causal decoder, cross-attention."""
 
+    encoder: vit.ViT
     mean: Tensor
     std: Tensor
 

@@ -1,7 +1,7 @@
 """Language models with a head: labels of texts, of pairs of texts or of tokens.
 
-y = W h + b, where h is the state that represents the text: CLS of a BERT, the last token of a GPT or an RNN, or the
-mean of all tokens. The body may come from another run; then only the head is initialized.
+y = W h + b, where h is the state that represents the text: CLS of a BERT, the last token of a GPT, or the mean of all
+tokens (RNN). The body may come from another run; then only the head is initialized.
 """
 
 from typing import ClassVar, Literal
@@ -64,8 +64,6 @@ class ModelWithHead(HeadModel):
 class HeadSettings(ModelSettings):
     """Settings of a head; combined with the settings of a body."""
 
-    body_prefix: ClassVar[str] = "body."
-
     pool: Pool = Field("last", description="state that represents a text: first token (CLS), last token, or mean")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
 
@@ -84,13 +82,19 @@ class GPTHeadSettings(HeadSettings, gpt.GPTSettings):  # type: ignore[misc]
     """A GPT with a head on the last token."""
 
 
-class RNNHeadSettings(HeadSettings, rnn.RNNSettings):  # type: ignore[misc]
-    """An RNN with a head on its last state."""
+class RecurrentHeadSettings(HeadSettings):
+    """Settings of a head on the mean of all states: the last state alone learns far more slowly (docs/log.md)."""
+
+    pool: Pool = Field("mean", description="state that represents a text: first token (CLS), last token, or mean")
 
 
-class GRUHeadSettings(HeadSettings, rnn.GRUSettings):  # type: ignore[misc]
-    """A GRU with a head on its last state."""
+class RNNHeadSettings(RecurrentHeadSettings, rnn.RNNSettings):  # type: ignore[misc]
+    """An RNN with a head on the mean of its states."""
 
 
-class LSTMHeadSettings(HeadSettings, rnn.LSTMSettings):  # type: ignore[misc]
-    """An LSTM with a head on its last state."""
+class GRUHeadSettings(RecurrentHeadSettings, rnn.GRUSettings):  # type: ignore[misc]
+    """A GRU with a head on the mean of its states."""
+
+
+class LSTMHeadSettings(RecurrentHeadSettings, rnn.LSTMSettings):  # type: ignore[misc]
+    """An LSTM with a head on the mean of its states."""

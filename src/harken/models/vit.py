@@ -23,7 +23,6 @@ class ViTSettings(ModelSettings):
     """Settings of a ViT."""
 
     body_kind: ClassVar[str] = "vit"
-    body_prefix: ClassVar[str] = "body."
     stack_seeds: ClassVar[bool] = True  # a small model leaves a GPU idle
 
     kind: Literal["vit"] = "vit"

@@ -20,7 +20,7 @@ from torch import Tensor
 from harken.data.batch import Array, Batch
 from harken.data.images import files as image_files
 from harken.data.images.files import convert_channels, read_npz, to_nchw
-from harken.data.images.source import BACKGROUND, ImageSize, channel_stats, check_channels
+from harken.data.images.source import BACKGROUND, ImageProcessor, ImageSize, channel_stats, check_channels
 from harken.data.pairs.batch import shift_targets
 from harken.data.pairs.files import normalize_text, pair_blocks
 from harken.data.partition import SPLIT_FILE_NAMES
@@ -145,7 +145,9 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> SplitData[CaptionProcessor, CaptionSplit]:
-        sized = self if self.image_size else self.model_copy(update={"image_size": self._common_size()})  # read once
+        known = isinstance(tokenizer, CaptionProcessor | ImageProcessor)
+        size = tokenizer.image_size if known else self.image_size or self._common_size()  # read once
+        sized = self.model_copy(update={"image_size": size})
         return super(CaptionSource, sized).load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -232,6 +234,8 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
         pairs = [(caption, caption) for image in examples for caption in image.captions]
         blocks, kinds = (lambda: pair_blocks(pairs)), (self.tokenizer, self.tokenizer)
         tokenizers = PairTokenizers.train(blocks, kinds, self.vocab_size, shared_vocab=True, listen=listen)
+        if isinstance(known, ImageProcessor):  # of a ViT that becomes the encoder
+            return CaptionProcessor(tokenizers, known.image_size, known.mean, known.std)
         color = self.color
         if color is None:
             color = any(len(image.pixels) == 3 and bool((image.pixels != image.pixels[:1]).any()) for image in examples)

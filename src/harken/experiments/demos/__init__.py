@@ -1,6 +1,7 @@
 """The demos: `harken demo NAME` calls the function NAME of one of these modules and prints its output."""
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -8,9 +9,12 @@ from shlex import quote
 from typing import Any, TypedDict
 
 from harken.data.catalogue import FetchedDataset
+from harken.events import silent
 from harken.inference.run import Run
+from harken.training.cost import MeterReading, cost
 
 MAX_REFERENCES = 3  # per sample
+N_SHOWN = 5  # held-out texts
 
 
 class DemoTexts(TypedDict):
@@ -53,6 +57,29 @@ def demo_texts(name: str, run: Run, **values: str) -> DemoTexts:
     return {"title": texts["title"].format(**values), "hints": hints}
 
 
+def labelled_samples(run: Run) -> list[dict[str, Any]]:
+    """Predictions for some held-out texts, spread over the test split."""
+    split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
+    rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
+    predictions = run.classify([row.texts for row in rows], listen=silent)
+    return [
+        {
+            "prompt": " | ".join(row.texts),
+            "text": f"{best['label']} {best['probability']:.0%}",
+            "references": list(row.labels),
+        }
+        for row, (best, *_) in zip(rows, predictions, strict=True)
+    ]
+
+
 def credit(fetched: FetchedDataset) -> str:
     """The attribution and the license of a data set."""
     return f"{fetched.attribution} ({fetched.license})"
+
+
+def total_cost(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The cost of several trainings together, from their cost.json."""
+    seconds, joules, tokens, flops = (sum(c[name] for c in costs) for name in ("seconds", "joules", "tokens", "flops"))
+    memory = max(c["memory_mib"] for c in costs) * 2**20
+    reading = MeterReading(seconds, joules, costs[0]["energy_source"], memory)
+    return cost(reading, tokens=tokens, flops_per_token=flops / max(1, tokens))

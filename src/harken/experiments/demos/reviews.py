@@ -20,16 +20,14 @@ from harken.experiments.report.formatting import format_duration, format_number,
 from harken.experiments.train import train
 from harken.inference.run import Run, load
 from harken.recipe import SettingsDict
-from harken.training import cost as training_cost
 
-from . import DemoOutput, credit, demo_texts
+from . import DemoOutput, credit, demo_texts, labelled_samples, total_cost
 
 SPLIT = {"data.valid": 0.03, "data.test": 0.12, "data.max_length": 64}  # validation of a large body is slow
 N_LABELS = {"movie-sentences": 2000, "opinions": 400}
 PRETRAINING = {"model.kind": "bert", "model.d": 64, "model.layers": 2, "data.vocab_size": 400, "train.lr": 1e-2}
 PRETRAINING |= {"data.lowercase": True}
 Variants = Mapping[str, tuple[str, SettingsDict]]  # folder -> name and settings
-N_SHOWN = 5  # held-out reviews
 
 
 def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
@@ -59,10 +57,10 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
     return DemoOutput(
         best,
         f"{credit(fetched)}; {body_credit}",
-        samples=_samples(best),
+        samples=labelled_samples(best),
         table=_table(trials, [name for name, _ in variants.values()], N_LABELS[data_name]),
         rows=rows,
-        cost=_total_cost([cost for cost in costs if "joules" in cost]),  # an imported body has none
+        cost=total_cost([cost for cost in costs if "joules" in cost]),  # an imported body has none
         **demo_texts("reviews", best, best=best.path.name, body=quote(str(body.path))),
     )
 
@@ -93,17 +91,6 @@ def _train_all(home: Path, variants: Variants, shared: SettingsDict, minutes: fl
     return trials
 
 
-def _samples(run: Run) -> list[dict[str, Any]]:
-    """Predictions for some held-out reviews, spread over the file."""
-    split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
-    rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
-    predictions = run.classify([row.texts for row in rows], listen=silent)
-    return [
-        {"prompt": row.texts[0], "text": f"{best['label']} {best['probability']:.0%}", "references": list(row.labels)}
-        for row, (best, *_) in zip(rows, predictions, strict=True)
-    ]
-
-
 def _table(trials: Sequence[Trial], names: Sequence[str], n_labels: int) -> tuple[list[str], list[list[str]]]:
     """The test accuracy of the baselines (the best over the tokenizers) and of the trainings."""
     baselines: dict[str, float] = {}
@@ -118,11 +105,3 @@ def _table(trials: Sequence[Trial], names: Sequence[str], n_labels: int) -> tupl
     n_texts = trials[0].facts["protocol"]["test"]["texts"]
     head = f"{n_texts:,} held-out reviews, {n_labels:,} training labels"
     return [head, "accuracy", "parameters", "time", "energy"], lines
-
-
-def _total_cost(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cost of all trainings together."""
-    seconds, joules, tokens, flops = (sum(c[name] for c in costs) for name in ("seconds", "joules", "tokens", "flops"))
-    memory = max(c["memory_mib"] for c in costs) * 2**20
-    reading = training_cost.MeterReading(seconds, joules, costs[0]["energy_source"], memory)
-    return training_cost.cost(reading, tokens=tokens, flops_per_token=flops / max(1, tokens))

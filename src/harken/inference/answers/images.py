@@ -56,14 +56,14 @@ def trace_image(run: LoadedModel, image: Image, target: str | None = None) -> Tr
     x = input_pixels(run, image)[None].to(run.device)
     with watching(run.model) as views:
         run.model(processor.normalize(x))
-    cls = ["CLS"] * (run.recipe.model.pool == "first")
-    return Trace([*cls, *patch_names(run, processor.image_size)], {"self": list(views.values())})
+    return Trace(patch_names(run, processor.image_size), {"self": list(views.values())})
 
 
 def patch_names(run: LoadedModel, image_size: int) -> list[str]:
-    """row,column of each patch of an image, from 0."""
-    width = math.ceil(image_size / run.recipe.model.patch_size(image_size))
-    return [f"{n // width},{n % width}" for n in range(width**2)]
+    """CLS, if the model has it, and row,column of each patch of an image, from 0."""
+    model = run.recipe.model
+    width = math.ceil(image_size / model.patch_size(image_size))
+    return ["CLS"] * (model.pool == "first") + [f"{n // width},{n % width}" for n in range(width**2)]
 
 
 def input_pixels(run: LoadedModel, image: Image) -> Tensor:  # C S S
