@@ -14,16 +14,16 @@ from harken.data import catalogue
 from harken.data.download.sources import GeneratedSource
 from harken.errors import HarkenError
 from harken.experiments import train as training
-from harken.experiments.demos import lectures, pictures, reviews, translate
+from harken.experiments.demos import lectures, pictures, reviews, translate, vocabulary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import matrix
 
 QUICK = ["karate", "stories"]
 DEMOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ("translate", "text", "digits", "clouds"))]
-DEMOS += [pytest.param(name, marks=pytest.mark.slow) for name in ("gcd", "scenes", "reviews", "sql")]
+DEMOS += [pytest.param(name, marks=pytest.mark.slow) for name in ("gcd", "scenes", "reviews", "sql", "vocabulary")]
 SHORT = {"train.steps": 2, "train.threads": 1}
-COUNTS = {"tales": 60, "phrases": 400, "opinions": 300, "opinions-text": 300, "clouds": 120}
+COUNTS = {"tales": 60, "phrases": 400, "opinions": 300, "opinions-text": 300, "clouds": 120, "vocabulary-text": 200}
 QUICK_FAMILIES = ("table-bert", "graph-gcn")
 FAMILIES = [
     pytest.param(family, id=name, marks=() if name in QUICK_FAMILIES else pytest.mark.slow)
@@ -51,6 +51,10 @@ def short(monkeypatch):
     for module in (lectures, pictures, reviews, translate):
         monkeypatch.setattr(module, "train", train)
     monkeypatch.setattr("harken.data.synthetic.sql.SPLIT_SIZES", {"train": 200, "valid": 22, "test": 22})
+    sizes = dict.fromkeys(("train", "valid", "test", "new-words"), 100)
+    monkeypatch.setattr("harken.data.synthetic.vocabulary.SPLIT_SIZES", sizes)
+    for name, value in {"TOKENS": 100, "STEPS": 2, "N_SEEDS": 1}.items():
+        monkeypatch.setattr(vocabulary, name, value)
     monkeypatch.setattr(lectures, "N_QUESTIONS", 60)
     monkeypatch.setattr("harken.data.synthetic.stories.QUESTIONS_PER_FILE", 60)
 

@@ -52,9 +52,12 @@ def test_a_language_model_has_the_same_states_as_the_body_of_a_model_for_labels(
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "gpt"])
 def test_recurrent_networks_are_fine_tuned_at_a_higher_rate_than_transformers(runs, table, kind):
     d, recurrent = 16, kind != "gpt"
-    rates = {how: choose(table, {"from": str(runs[kind]), "transfer": how}).recipe.train.lr for how in ("finetune", "scratch")}
-    assert rates["finetune"] == pytest.approx((0.6 if recurrent else 0.04) / d)
-    assert rates["scratch"] == pytest.approx((0.6 if recurrent else 0.1) / d)
+    rates = {
+        how: choose(table, {"from": str(runs[kind]), "transfer": how}).recipe.train.lr
+        for how in ("finetune", "scratch")
+    }
+    assert rates["finetune"] == pytest.approx((1.2 if recurrent else 0.04) / d)
+    assert rates["scratch"] == pytest.approx((1.2 if recurrent else 0.1) / d)
 
 
 def test_one_comparison_starts_from_runs_of_several_kinds_of_models(runs, table, tmp_path):
@@ -109,7 +112,9 @@ def test_a_vit_has_the_same_states_as_the_encoder_of_a_caption_model(vit, pictur
 
 
 def test_a_caption_model_gives_its_encoder_back_to_a_model_for_labels(vit, pictures, tmp_path):
-    run = harken.train(pictures / "captions.tsv", out=tmp_path / "captions", settings={**CAPTIONS, "from": str(vit.path)})
+    run = harken.train(
+        pictures / "captions.tsv", out=tmp_path / "captions", settings={**CAPTIONS, "from": str(vit.path)}
+    )
     assert run.caption(str(pictures / "labels/cat/0.png")) is not None
     recipe = choose(str(pictures / "labels"), {**STEP, "from": str(run.path)}).recipe
     dataset, trainer = prepare(recipe, ignore)

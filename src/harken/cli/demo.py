@@ -33,7 +33,9 @@ DEMOS = {
     "stories": Demo("answer questions about a story with a memory network", "lectures", 3.0),
     "reviews": Demo("classify film reviews: MiniLM next to training from scratch", "reviews", 3.0, DemoTrialListener),
     "sql": Demo("questions about tables with unseen names to SQL, by copying", "translate", 2.0),
-    "vocabulary": Demo("judge uses of science words: an LSTM and a GPT, pretrained", "vocabulary", 7.0, DemoTrialListener),
+    "vocabulary": Demo(
+        "judge uses of science words: an LSTM and a GPT, pretrained", "vocabulary", 7.0, DemoTrialListener
+    ),
     "digits": Demo("classify handwritten digits, in seconds", "pictures", 0.5),
     "gcd": Demo("learn greatest common divisors from examples", "lectures", 2.0),
     "scenes": Demo("caption images with unseen combinations of objects", "pictures", 4.0),

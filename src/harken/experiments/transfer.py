@@ -1,8 +1,8 @@
 """Transfer from a trained run: its architecture, its tokenizer and its weights.
 
 `from = "runs/x"` in a recipe takes all three; a run of another task gives its body: the encoder of a model with a
-decoder, or the model without its head. transfer=finetune trains all weights; frozen trains only what is new; scratch keeps
-architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and evaluates a
+decoder, or the model without its head. transfer=finetune trains all weights; frozen trains only what is new; scratch
+keeps architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and evaluates a
 language model with a prompt (few_shot.py).
 """
 
@@ -31,7 +31,7 @@ INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
 NEW = ("nsp_head",)  # parts that a run may lack; they start from random weights
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
-RECURRENT_RATES = {"finetune": 0.6, "frozen": 4.0, "scratch": 0.6}  # of rnn, gru and lstm
+RECURRENT_RATES = {"finetune": 1.2, "frozen": 4.0, "scratch": 1.2}  # of rnn, gru and lstm
 SCHEDULE: SettingsDict = {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 DECODER_RATE, ENCODER_RATIO = 1e-3, 0.1  # of a new decoder; of a fine-tuned encoder, as a fraction of it
 PREFIXES = ("", "body.", "encoder.")  # of the weights of a body in a run: of texts, with a head, with a decoder

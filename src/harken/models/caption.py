@@ -1,7 +1,8 @@
 """Image captioning: a ViT encodes the image, and a causal decoder with cross-attention to the patches writes the text.
 
-H_enc = ViT(image); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc. The encoder
-may come from another run; the decoder is new. For the search, an image is a source sequence: the row of its bytes.
+H_enc = ViT(image); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc. The
+encoder may come from another run; the decoder is new. For the search, an image is a source sequence: the row of its
+bytes.
 """
 
 import math

@@ -4,7 +4,7 @@ y = W h + b, where h is the state that represents the text: CLS of a BERT, the l
 tokens (RNN). The body may come from another run; then only the head is initialized.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field

@@ -80,7 +80,9 @@ def test_a_bag_of_words_is_near_the_most_frequent_label() -> None:
 
 
 def test_sentence_and_example_have_no_content_word_in_common_but_the_science_word() -> None:
-    shared = Counter(w for a, b, _, word in ROWS["train"] for w in {*a.split()} & {*b.lower().strip(".").split()} - {*word.split()})
+    shared = Counter(
+        w for a, b, _, word in ROWS["train"] for w in {*a.split()} & {*b.lower().strip(".").split()} - {*word.split()}
+    )
     assert not {"water", "blood", "ground", "current", "magnet"} & shared.keys()
 
 

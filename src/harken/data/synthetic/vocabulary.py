@@ -16,12 +16,10 @@ from .grammar import capitalize_first
 
 TABLES = tomllib.loads(files(__package__).joinpath("vocabulary.toml").read_text("utf-8"))
 TEMPLATES: dict[str, list[str]] = TABLES["templates"]
-SPLIT_SIZES = {"train": 6000, "valid": 1000, "test": 2000, "new-words": 2000}
+SPLIT_SIZES = {"train": 6000, "valid": 1000, "test": 2000, "new-words": 1000}
 SHARES = {"train": 60, "valid": 80, "test": 100}  # of 100 sentences by hash: a sentence is in one split
-FUNCTION_WORDS = frozenset(
-    "a an the is that of to in on and or it its with for from at by your you we us when like into out up".split()
-)
-P_DISFLUENCY = 0.5  # of a student's sentence, and of another one in it
+FUNCTION_WORDS = frozenset(TABLES["function_words"])
+P_DISFLUENCY = 0.4  # of a student's sentence, and of another one in it
 
 
 def student_uses(split: str, count: int | None = None) -> Iterator[tuple[str, str, str, str]]:
@@ -29,7 +27,11 @@ def student_uses(split: str, count: int | None = None) -> Iterator[tuple[str, st
 
     "new-words" has only words that the other splits do not have.
     """
-    rng, seen, n_rows = random.Random(f"vocabulary, {split}"), set[str](), SPLIT_SIZES[split] if count is None else count
+    rng, seen, n_rows = (
+        random.Random(f"vocabulary, {split}"),
+        set[str](),
+        SPLIT_SIZES[split] if count is None else count,
+    )
     while len(seen) < n_rows:
         words = rng.choice(word_groups(new=split == "new-words"))
         word, *others = rng.sample(sorted(words), len(words))

@@ -7,7 +7,6 @@ small model from scratch, a pretrained body that is frozen under a new head, and
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from harken import run_folder
 from harken.bridge.importer import import_model

@@ -25,10 +25,10 @@ from harken.recipe import SettingsDict
 from . import DemoOutput, credit, demo_texts, labelled_samples, total_cost
 
 MINUTES = 7.0  # of the amounts below, on two idle cores
-TOKENS, STEPS = 1_200_000, 400  # of the pretraining; of each labelled training
+TOKENS, STEPS = 1_200_000, 1000  # of the pretraining; of each labelled training
 N_SEEDS = 3
-BODIES: Mapping[str, SettingsDict] = {  # 174 thousand weights each
-    "lstm": {"model.kind": "lstm", "model.d": 92, "train.lr": 0.012},
+BODIES: Mapping[str, SettingsDict] = {  # 154 thousand weights each
+    "lstm": {"model.kind": "lstm", "model.d": 96, "train.lr": 0.012},
     "gpt": {"model.kind": "gpt", "model.d": 64, "model.layers": 2},
 }
 TRANSFERS = {"finetune": "fine-tuned", "frozen": "frozen under a new head", "scratch": "from scratch"}
