@@ -34,7 +34,7 @@ DEMOS = {
     "reviews": Demo("classify film reviews: MiniLM next to training from scratch", "reviews", 3.0, DemoTrialListener),
     "sql": Demo("questions about tables with unseen names to SQL, by copying", "translate", 2.0),
     "vocabulary": Demo(
-        "judge uses of science words: an LSTM and a GPT, pretrained", "vocabulary", 7.0, DemoTrialListener
+        "classify uses of science words: an LSTM and a GPT, both pretrained", "vocabulary", 7.0, DemoTrialListener
     ),
     "digits": Demo("classify handwritten digits, in seconds", "pictures", 0.5),
     "gcd": Demo("learn greatest common divisors from examples", "lectures", 2.0),

@@ -104,12 +104,12 @@ def inherited_processor(recipe: Recipe) -> Processor | None:
         return None
     run_recipe = _recipe(recipe.start.run)
     processor: Processor = run_recipe.data.load_processor(Path(recipe.start.run))
-    fitted, given = _fitted_settings(run_recipe, processor), _fitted_settings(recipe, processor)
-    for name in fitted.keys() & given.keys():
+    fitted, own = _fitted_settings(run_recipe, processor), _fitted_settings(recipe, processor)
+    for name in fitted.keys() & own.keys():
         is_new = name.removeprefix("model.") in NEW and not fitted[name]
-        if fitted[name] != given[name] and recipe.start.transfer != "scratch" and not is_new:
+        if fitted[name] != own[name] and recipe.start.transfer != "scratch" and not is_new:
             problem = f"from={recipe.start.run} has {fitted[name]!r}, and its weights fit only that"
-            raise BadSetting(f"{name} = {given[name]!r}: {problem}; remove it, or set transfer=scratch")
+            raise BadSetting(f"{name} = {own[name]!r}: {problem}; remove it, or set transfer=scratch")
     same_kind = recipe.data.kind == run_recipe.data.kind
     if isinstance(processor, PairTokenizers) and not same_kind:
         return processor.source

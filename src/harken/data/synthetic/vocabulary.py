@@ -27,16 +27,12 @@ def student_uses(split: str, count: int | None = None) -> Iterator[tuple[str, st
 
     "new-words" has only words that the other splits do not have.
     """
-    rng, seen, n_rows = (
-        random.Random(f"vocabulary, {split}"),
-        set[str](),
-        SPLIT_SIZES[split] if count is None else count,
-    )
-    while len(seen) < n_rows:
+    rng, seen = random.Random(f"vocabulary, {split}"), set[str]()
+    while len(seen) < (SPLIT_SIZES[split] if count is None else count):
         words = rng.choice(word_groups(new=split == "new-words"))
-        word, *others = rng.sample(sorted(words), len(words))
+        word, other = rng.sample(sorted(words), 2)
         right = rng.random() < 0.5
-        use = _fill(rng, words[word if right else others[0]])
+        use = _fill(rng, words[word if right else other])
         sentence = _spoken(rng, word, use)
         if sentence not in seen and split in ("new-words", _split_of(sentence)):
             seen.add(sentence)

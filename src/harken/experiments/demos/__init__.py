@@ -1,17 +1,20 @@
 """The demos: `harken demo NAME` calls the function NAME of one of these modules and prints its output."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypedDict
 
+from pydantic import JsonValue
+
+from harken import run_folder
 from harken.data.catalogue import FetchedDataset
 from harken.events import silent
 from harken.inference.run import Run
-from harken.training.cost import MeterReading, cost
+from harken.training import cost as training_cost
 
 MAX_REFERENCES = 3  # per sample
 N_SHOWN = 5  # held-out texts
@@ -57,7 +60,7 @@ def demo_texts(name: str, run: Run, **values: str) -> DemoTexts:
     return {"title": texts["title"].format(**values), "hints": hints}
 
 
-def labelled_samples(run: Run) -> list[dict[str, Any]]:
+def labelled_samples(run: Run) -> list[dict[str, object]]:
     """Predictions for some held-out texts, spread over the test split."""
     split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
     rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
@@ -77,9 +80,11 @@ def credit(fetched: FetchedDataset) -> str:
     return f"{fetched.attribution} ({fetched.license})"
 
 
-def total_cost(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cost of several trainings together, from their cost.json."""
+def total_cost(folders: Iterable[Path]) -> dict[str, JsonValue]:
+    """The cost of these trainings together; an imported run has none."""
+    costs = [run_folder.read_json(folder / "cost.json") for folder in folders]
+    costs = [cost for cost in costs if "joules" in cost]
     seconds, joules, tokens, flops = (sum(c[name] for c in costs) for name in ("seconds", "joules", "tokens", "flops"))
     memory = max(c["memory_mib"] for c in costs) * 2**20
-    reading = MeterReading(seconds, joules, costs[0]["energy_source"], memory)
-    return cost(reading, tokens=tokens, flops_per_token=flops / max(1, tokens))
+    reading = training_cost.MeterReading(seconds, joules, costs[0]["energy_source"], memory)
+    return training_cost.cost(reading, tokens=tokens, flops_per_token=flops / max(1, tokens))

@@ -50,7 +50,6 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
     for row, (name, _) in zip(rows, variants.values(), strict=True):
         row["name"] = name
     best = load(max(trials, key=lambda trial: trial.facts["metrics"]["valid"]["accuracy"]).run)
-    costs = [run_folder.read_json(folder / "cost.json") for folder in (body.path, *(trial.run for trial in trials))]
     origin = body.facts.get("imported")
     body_credit = f"MiniLM: {origin['attribution']} ({origin['license']})" if origin else "BERT: trained by harken"
     return DemoOutput(
@@ -59,7 +58,7 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
         samples=labelled_samples(best),
         table=_table(trials, [name for name, _ in variants.values()], N_LABELS[data_name]),
         rows=rows,
-        cost=total_cost([cost for cost in costs if "joules" in cost]),  # an imported body has none
+        cost=total_cost([body.path, *(trial.run for trial in trials)]),
         **demo_texts("reviews", best, best=best.path.name, body=quote(str(body.path))),
     )
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from harken import run_folder
 from harken.data import catalogue
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -57,7 +56,7 @@ def vocabulary(*, minutes: float = MINUTES, out: str | Path | None = None, liste
         samples=labelled_samples(best),
         table=_table(comparison, new_words, [body.recipe.model.kind for body in bodies.values()]),
         rows=[dict(row) for row in comparison.rows],
-        cost=total_cost([run_folder.read_json(folder / "cost.json") for folder in [*map(Path, folders), *trials]]),
+        cost=total_cost([*map(Path, folders), *trials]),
     )
 
 
