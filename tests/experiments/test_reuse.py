@@ -56,14 +56,14 @@ def test_recurrent_networks_are_fine_tuned_at_a_higher_rate_than_transformers(ru
         how: choose(table, {"from": str(runs[kind]), "transfer": how}).recipe.train.lr
         for how in ("finetune", "scratch")
     }
-    assert rates["finetune"] == pytest.approx((1.2 if recurrent else 0.04) / d)
+    assert rates["finetune"] == pytest.approx((1.2 if recurrent else 0.12) / d)
     assert rates["scratch"] == pytest.approx((1.2 if recurrent else 0.1) / d)
 
 
 def test_one_comparison_starts_from_runs_of_several_kinds_of_models(runs, table, tmp_path):
-    axes = {"from": [str(runs["gru"]), str(runs["gpt"])], "transfer": ["finetune", "frozen", "scratch"]}
+    axes = {"from": [str(runs["gru"]), str(runs["gpt"])], "transfer": ["finetune", "frozen"]}
     comparison = compare(table, axes, settings=STEP, seeds=1, out=tmp_path / "compared")
-    assert [row["model"] for row in comparison.rows] == ["gru"] * 3 + ["gpt"] * 3
+    assert [row["model"] for row in comparison.rows] == ["gru"] * 2 + ["gpt"] * 2
     assert not any(row["failed"] for row in comparison.rows)
     frozen = harken.load(comparison.rows[1]["runs"][0]).model.body
     first = harken.load(runs["gru"]).model

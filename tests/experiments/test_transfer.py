@@ -81,8 +81,9 @@ def test_the_learning_rate_for_labels_depends_on_the_transfer(folders, tmp_path)
         return choose(str(tmp_path / "my.csv"), overrides | extra).recipe.train.lr
 
     d = harken.load(folders["char"]).recipe.model.d
-    assert rate() == rate(transfer="finetune") == pytest.approx(0.04 / d, rel=1e-2)
-    assert rate(transfer="finetune") < rate(transfer="scratch") < rate(transfer="frozen")
+    assert rate() == rate(transfer="finetune") == pytest.approx(0.12 / d, rel=1e-2)
+    assert rate(transfer="scratch") == pytest.approx(0.1 / d, rel=1e-2)
+    assert rate(transfer="frozen") == pytest.approx(4 / d, rel=1e-2)
     assert rate(**{"train.lr": 0.5}) == 0.5
 
 

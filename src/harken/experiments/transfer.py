@@ -30,8 +30,9 @@ WEIGHTS = "model.safetensors"
 INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token ids
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
 NEW = ("nsp_head",)  # parts that a run may lack; they start from random weights
-RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
-RECURRENT_RATES = {"finetune": 1.2, "frozen": 4.0, "scratch": 1.2}  # of rnn, gru and lstm
+RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate with a new head, times the width d
+RECURRENT_RATES = {"finetune": 1.2, "scratch": 1.2}
+RATES_BY_BODY = {"gpt": {"finetune": 0.12}, **dict.fromkeys(("rnn", "gru", "lstm"), RECURRENT_RATES)}  # docs/log.md
 SCHEDULE: SettingsDict = {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 DECODER_RATE, ENCODER_RATIO = 1e-3, 0.1  # of a new decoder; of a fine-tuned encoder, as a fraction of it
 PREFIXES = ("", "body.", "encoder.")  # of the weights of a body in a run: of texts, with a head, with a decoder
@@ -74,7 +75,7 @@ def _matching_model(folder: str, recipe: Recipe, data: str) -> type[ModelSetting
 
 def _schedule(model: ModelSettings, transfer: str) -> SettingsDict:
     """Learning rate and schedule for labels: small steps for pretrained weights, larger ones for a head alone."""
-    rates = RECURRENT_RATES if model.stateful else RATES
+    rates = RATES | RATES_BY_BODY.get(model.body_kind, {})
     rate = {"train.lr": round(rates[transfer] / dict(model)["d"], 6)} if transfer in rates else {}
     return rate | SCHEDULE
 

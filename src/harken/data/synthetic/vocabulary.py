@@ -30,7 +30,7 @@ def student_uses(split: str, count: int | None = None) -> Iterator[tuple[str, st
     rng, seen = random.Random(f"vocabulary, {split}"), set[str]()
     while len(seen) < (SPLIT_SIZES[split] if count is None else count):
         words = rng.choice(word_groups(new=split == "new-words"))
-        word, other = rng.sample(sorted(words), 2)
+        word, other, *_ = rng.sample(sorted(words), len(words))
         right = rng.random() < 0.5
         use = _fill(rng, words[word if right else other])
         sentence = _spoken(rng, word, use)
