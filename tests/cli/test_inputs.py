@@ -237,6 +237,14 @@ def test_a_txt_is_read_as_a_table_by_its_header_or_like_the_table_of_the_trainin
     assert inputs_read(tmp_path, "a.txt", content, columns=columns) == texts
 
 
+def test_json_lines_named_txt_are_read_as_in_training(tmp_path):
+    lines = '{"text": "a good film", "label": "pos"}\n{"text": "a\\tbad film", "label": "neg"}\n'
+    assert inputs_read(tmp_path, "a.txt", lines) == ["a good film", "a\tbad film"]
+    assert inputs_read(tmp_path, "a.txt", lines, column="label") == ["pos", "neg"]
+    prose = '{"text": unquoted}\n{a set in braces}\n'
+    assert inputs_read(tmp_path, "a.txt", prose) == prose.splitlines()
+
+
 def test_a_column_of_a_txt_is_chosen_or_needed(tmp_path):
     assert inputs_read(tmp_path, "a.txt", "gut\tpos\nböse\tneg\n", column="2") == ["pos", "neg"]
     with pytest.raises(BadInput, match="it has 2 columns and no header; choose one with --column"):

@@ -244,15 +244,15 @@ def _read_rows(
 ) -> Iterator[InputRow]:
     """The rows of a table, the objects or strings of a JSON file, or plain lines. `is_chosen`: by --column."""
     file = text_file(path, encoding)
-    is_table = is_chosen and file.suffix not in JSON_SUFFIXES
-    if is_table or _is_table(path, file.suffix, columns, keep_tabs, encoding):
+    is_json = file.suffix in JSON_SUFFIXES or _starts_with_json(file.path, columns)
+    if not is_json and (is_chosen or _is_table(path, file.suffix, columns, keep_tabs, encoding)):
         yield from _table_rows(path, columns, encoding)
         return
     with file.path.open(encoding="utf-8-sig", newline="\n") as lines:
         try:
             for n, line in enumerate(lines, 1):
                 text = line.rstrip("\r\n")
-                if file.suffix not in JSON_SUFFIXES:
+                if not is_json:
                     yield InputRow(n, {INPUT: text}, text)
                 elif text.strip():
                     yield _json_row(path, n, line, columns)
@@ -263,6 +263,17 @@ def _read_rows(
                 raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
 
 
+def _starts_with_json(path: Path, columns: Sequence[ColumnChoice]) -> bool:
+    """Whether the first line is a JSON object with one of the columns, as in JSON lines named .txt."""
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        first = lines.readline(2**20)
+    try:
+        value = parse_json(path, first) if first.startswith("{") else None
+    except BadInput:
+        return False
+    return isinstance(value, dict) and any({*choice} <= value.keys() for choice in map(_refs, columns))
+
+
 def _is_table(path: Path, suffix: str, columns: Sequence[ColumnChoice], keep_tabs: bool, encoding: str | None) -> bool:
     """Whether a file is read as a table: by its suffix, or, for a .txt, by its header.
 
@@ -271,8 +282,6 @@ def _is_table(path: Path, suffix: str, columns: Sequence[ColumnChoice], keep_tab
     """
     if suffix in TABLE_SUFFIXES and (not keep_tabs or suffix in HEADED):
         return True
-    if suffix in JSON_SUFFIXES:
-        return False
     names = [choice for choice in map(_refs, columns) if not any(isinstance(ref, int) for ref in choice)]
     try:
         head = table_head(path, [*chain.from_iterable(names)], encoding)
