@@ -175,8 +175,8 @@ def _part(module: nn.Module, saved: Mapping[str, Tensor], prefix: str) -> dict[s
     part = dict[str, Tensor]()
     for name, own in run_folder.weights(module).items():
         tensor = saved.get(prefix + name, own if name.partition(".")[0] in NEW else None)
-        is_table = tensor is not None and name == "embed.weight" and tensor.shape[1:] == own.shape[1:]
-        if is_table and len(tensor) < len(own):
+        is_table = name == "embed.weight" and tensor is not None and tensor.shape[1:] == own.shape[1:]
+        if tensor is not None and is_table and len(tensor) < len(own):
             tensor = torch.cat([tensor, own[len(tensor) :].to(tensor)])
         if tensor is None or tensor.shape != own.shape:
             return {}

@@ -145,9 +145,8 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> SplitData[CaptionProcessor, CaptionSplit]:
-        known = isinstance(tokenizer, CaptionProcessor | ImageProcessor)
-        size = tokenizer.image_size if known else self.image_size or self._common_size()  # read once
-        sized = self.model_copy(update={"image_size": size})
+        known = tokenizer.image_size if isinstance(tokenizer, CaptionProcessor | ImageProcessor) else self.image_size
+        sized = self.model_copy(update={"image_size": known or self._common_size()})  # read once
         return super(CaptionSource, sized).load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
 
     # --- reading ------------------------------------------------------------------------------------------------------

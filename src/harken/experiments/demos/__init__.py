@@ -8,8 +8,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypedDict
 
-from pydantic import JsonValue
-
 from harken import run_folder
 from harken.data.catalogue import FetchedDataset
 from harken.events import silent
@@ -80,9 +78,9 @@ def credit(fetched: FetchedDataset) -> str:
     return f"{fetched.attribution} ({fetched.license})"
 
 
-def total_cost(folders: Iterable[Path]) -> dict[str, JsonValue]:
+def total_cost(folders: Iterable[Path]) -> dict[str, object]:
     """The cost of these trainings together; an imported run has none."""
-    costs = [run_folder.read_json(folder / "cost.json") for folder in folders]
+    costs: list[Any] = [run_folder.read_json(folder / "cost.json") for folder in folders]
     costs = [cost for cost in costs if "joules" in cost]
     seconds, joules, tokens, flops = (sum(c[name] for c in costs) for name in ("seconds", "joules", "tokens", "flops"))
     memory = max(c["memory_mib"] for c in costs) * 2**20
