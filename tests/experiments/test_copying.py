@@ -10,9 +10,11 @@ import torch
 import harken
 from harken.bridge.export import export
 from harken.bridge.onnx import _build_graph
+from harken.data.tokenizers.pairs import PairTokenizers
 from harken.errors import BadInput, BadSetting
 from harken.experiments.choose import choose
 from harken.experiments.report.attention_map import source_attention
+from harken.experiments.transfer import inherited_processor
 from harken.files import sha256_of
 
 SMALL = {"data.tokenizer": "word", "model.d": 32, "model.layers": 1, "model.heads": 2, "model.d_ff": 64}
@@ -144,3 +146,16 @@ def test_an_interrupted_training_resumes_bitwise(people, tmp_path, kind):
 def test_settings_that_do_not_fit_to_copying_are_refused(people, tmp_path, settings, message):
     with pytest.raises(BadSetting, match=message):
         harken.train(people, out=tmp_path / "run", settings={**SMALL, **settings})
+
+
+def test_a_run_with_unknown_words_gives_their_number_to_the_next_training(run, people):
+    start = {"from": str(run.path)}
+    assert choose(str(people), start).recipe.data.unknown_words == 64
+    for number, other in ((64, {}), (8, {"transfer": "scratch", "data.unknown_words": 8})):
+        recipe = choose(str(people), {**start, **other}).recipe
+        assert recipe.data.unknown_words == number
+        processor = inherited_processor(recipe)
+        assert isinstance(processor, PairTokenizers)
+        assert processor.n_temporary == number
+    with pytest.raises(BadSetting, match=r"data.unknown_words = 8: .* has 64, and its weights fit only that"):
+        inherited_processor(choose(str(people), {**start, "data.unknown_words": 8}).recipe)

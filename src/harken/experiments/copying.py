@@ -31,7 +31,8 @@ def copy_layer(chosen: Recipe, listen: Listener = silent) -> tuple[str, Settings
         return None
     settings: SettingsDict = {"model.copy": True}
     if data.tokenizer in WORDS and _can_share(chosen):
-        settings |= {"data.unknown_words": UNKNOWN_WORDS, "task.packed": False}
+        count = data.unknown_words if "data.unknown_words" in chosen.origins else UNKNOWN_WORDS  # of the run in `from`
+        settings |= {"data.unknown_words": count, "task.packed": False}
     return origin, settings
 
 

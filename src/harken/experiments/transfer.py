@@ -18,6 +18,7 @@ from harken import registry, run_folder
 from harken.data.captions.source import CaptionProcessor
 from harken.data.images.source import ImageProcessor
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.pairs.source import PairSource
 from harken.data.source import Processor
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.errors import BadInput, BadSetting
@@ -27,7 +28,7 @@ from harken.models.vit import ViTSettings
 from harken.recipe import InitialWeights, Recipe, SettingsDict
 
 WEIGHTS = "model.safetensors"
-INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token ids
+INHERITED = ("tokenizer", "lowercase", "unknown_words")  # data settings that determine the token ids
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
 NEW = ("nsp_head",)  # parts that a run may lack; they start from random weights
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate with a new head, times the width d
@@ -114,6 +115,8 @@ def inherited_processor(recipe: Recipe) -> Processor | None:
     same_kind = recipe.data.kind == run_recipe.data.kind
     if isinstance(processor, PairTokenizers) and not same_kind:
         return processor.source
+    if isinstance(processor, PairTokenizers) and isinstance(recipe.data, PairSource):
+        return replace(processor, n_temporary=recipe.data.unknown_words)  # with transfer=scratch it may differ
     if isinstance(processor, CaptionProcessor) and not same_kind:
         return ImageProcessor([], processor.image_size, processor.mean, processor.std)  # the labels are new
     has_head = "pool" in type(run_recipe.model).model_fields
@@ -124,6 +127,8 @@ def _fitted_settings(recipe: Recipe, processor: Processor) -> SettingsDict:
     """The settings that the weights fit. Those of images are as resolved for the images of the processor."""
     model = recipe.model
     fitted = {f"model.{name}": value for name, value in vars(model).items() if name not in ("kind", *FREE)}
+    if isinstance(processor, PairTokenizers) and isinstance(recipe.data, PairSource):
+        fitted["data.unknown_words"] = recipe.data.unknown_words  # each has an embedding
     if isinstance(processor, ImageProcessor | CaptionProcessor) and isinstance(model, ViTSettings):
         fitted |= {"model.patch": model.patch_size(processor.image_size), "model.pool": model.pool}
         fitted["data.image_size"] = recipe.data.image_size or processor.image_size
