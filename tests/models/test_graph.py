@@ -15,6 +15,7 @@ from harken.core import Attention, LayerContext, edges, editing, mix, watching
 from harken.core.backends.graph_sum import PairSum
 from harken.data.graphs.batch import add_positional_encoding, build_graph
 from harken.data.graphs.files import SparseFeatures
+from harken.errors import BadSetting
 from harken.models.graph_layers import GATLayer, GCN2Layer, GCNLayer, PairBiasLayout
 from harken.settings import LabelOutputs
 
@@ -357,6 +358,11 @@ def test_the_attention_can_read_the_output_of_the_convolutions():
     f = 1 + q @ k.T
     expected = model.W_y(0.3 * s + 0.7 * (f / f.sum(1, keepdim=True)) @ s)
     torch.testing.assert_close(model(**inputs), expected)
+
+
+def test_attention_to_the_output_of_no_convolutions_is_refused():
+    with pytest.raises(BadSetting, match=r"^model.attention_input=convolutions: model.convolution_layers=0 .*; set "):
+        build("branches", attention_input="convolutions", convolution_layers=0)
 
 
 def test_attention_to_all_nodes_reads_a_graph_without_distances_as_edges_only():

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from harken.core import Block, CosineKernel, LayerContext, Layout, ScaledDot
 from harken.core.backends.graph_sum import TypedPairs
+from harken.errors import BadSetting
 from harken.settings import MAX_HOPS, LabelOutputs
 
 from . import DIALS, Model, ModelSettings
@@ -323,6 +324,9 @@ class GraphTransformerSettings(GraphModelSettings):
 
     def convolutions(self, edge_types: int) -> list[GCN2Layer]:
         """The layers of the convolution branch."""
+        if self.attention_input == "convolutions" and not self.convolution_layers:
+            fix = "set model.convolution_layers=8 or model.attention_input=features"
+            raise BadSetting(f"model.attention_input=convolutions: model.convolution_layers=0 has no output; {fix}")
         p = {"alpha": self.initial_residual, "theta": self.identity_mapping, "dropout": self.dropout}
         return [GCN2Layer(self.d, layer, **p, edge_types=edge_types) for layer in range(1, self.convolution_layers + 1)]
 
