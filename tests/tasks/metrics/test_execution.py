@@ -81,3 +81,16 @@ def test_a_source_without_schema_and_a_wrong_reference_are_errors():
         score("select 1", "select 1", "how many city are there ?")
     with pytest.raises(BadInput, match="does not run in sqlite"):
         score("select name from city", "select town from city")
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "problem"),
+    [
+        ("table city (name, Name): ?", "select name from city", "duplicate column name"),
+        ("table sqlite_city (name): ?", "select name from sqlite_city", "reserved"),
+        ("table city (name): ?", f"select name from city where name > {10**30}", "too large"),
+    ],
+)
+def test_a_schema_that_sqlite_cannot_build_is_an_error_in_one_line(source, reference, problem):
+    with pytest.raises(BadInput, match=f"^task.metric=execution: 'table .*{problem}.*; correct it$"):
+        score("select 1", reference, source)

@@ -49,7 +49,10 @@ def _same_rows(query: str, reference: str, source: str) -> bool:
     if schema is None:
         accepted = "a source needs its schema, as in: table city (name, population): how many city are there ?"
         raise BadInput(f"task.metric=execution: {source[:60]!r} has no schema; {accepted}")
-    database = _database(schema, reference)
+    try:
+        database = _database(schema, reference)
+    except (sqlite3.Error, OverflowError) as error:  # equal or reserved names, a number of more than 64 bits
+        raise BadInput(f"task.metric=execution: {source[:60]!r} has no table in sqlite: {error}; correct it") from None
     try:
         expected, rows = _run(database, reference), _run(database, query)
     finally:
