@@ -25,9 +25,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = vars(parser.parse_args())
     name, out, as_json = options.pop("run"), options.pop("out"), options.pop("json")
-    found = harken.load(name).landscape(**options)
-    out.write_text(landscape_svg(found, f"Loss around the weights of {Path(name).name}"), "utf-8")
-    print(json.dumps(found.facts()) if as_json else f"{found}; {out}")
+    landscape = harken.load(name).landscape(**options)
+    out.write_text(landscape_svg(landscape, f"Loss around the weights of {Path(name).name}"), "utf-8")
+    print(json.dumps(landscape.facts()) if as_json else f"{landscape}; {out}")
 
 
 if __name__ == "__main__":

@@ -172,6 +172,12 @@ def test_the_plane_of_a_quadratic_loss_is_the_quadratic_of_its_curvatures(direct
     assert found.project(moved) == pytest.approx((0.3, -0.2))
 
 
+def test_a_linear_loss_has_curvature_0_and_a_plane_of_radius_1():
+    plane = landscape(Objective(nn.Linear(3, 1), [lambda model: 1 + model.weight.sum()]), grid=3)
+    assert plane.eigenvalues == [0.0, 0.0]
+    assert plane.coordinates.tolist() == [-1, 0, 1]
+
+
 def test_the_landscape_of_a_run_is_deterministic_and_json(char):
     found, again = (char.landscape(batches=1, grid=3, steps=5) for _ in range(2))
     assert json.dumps(found.facts()) == json.dumps(again.facts())

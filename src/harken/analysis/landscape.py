@@ -146,7 +146,7 @@ class Landscape:
     smallest_eigenvalue: float
     residuals: list[float]  # |H u - lambda u| of `eigenvalues` and of the smallest
     directions: (
-        Directions  # of x and y: eigenvectors of the two largest eigenvalues, or of the largest and the smallest
+        Directions  # x and y are eigenvectors of the two largest eigenvalues, or of the largest and smallest one
     )
     curvatures: tuple[float, float]  # along x and y
     coordinates: Floats  # G: distances from the weights, in both directions
@@ -209,7 +209,8 @@ def landscape(
     second = n_top - 1 if directions == "top" else len(spectrum.values) - 1
     x, y = spectrum.vector(0), spectrum.vector(second)
     loss, curvature = objective.loss(weights), float(np.abs(spectrum.values).max())
-    radius = radius or (2 * abs(loss) / curvature) ** 0.5 or 1.0
+    if radius is None:
+        radius = (2 * abs(loss) / curvature) ** 0.5 if loss and curvature else 1.0
     coordinates = np.linspace(-radius, radius, grid)
     losses = [[objective.loss(weights + float(a) * x + float(b) * y) for a in coordinates] for b in coordinates]
     return Landscape(

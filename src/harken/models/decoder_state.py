@@ -63,11 +63,11 @@ class StatefulDecoder(EncoderDecoder):
         h, after = self.decode(tokens, state, pos, lengths)
         if memory is not None:
             memory.write(after)
-        return (
-            h
-            if self.pointer is None
-            else self.pointer(h, FixedMemory(*state.source.encoded[-2:]), state.source.structure)
-        )
+        if self.pointer is None:
+            return h
+        keys, words = state.source.encoded[-2:]
+        states: CopyStates = self.pointer(h, FixedMemory(keys, words), state.source.structure)
+        return states
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:  # B L d, B n -> B n d
