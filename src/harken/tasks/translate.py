@@ -315,7 +315,8 @@ def _truncate_splits(data: PairData, max_length: int) -> tuple[PairData, dict[st
     for name, pairs in data.splits.items():
         source, target = pairs.source, pairs.target
         counts[name] = sum(int((side.lengths > max_length).sum()) for side in (source, target))
-        splits[name] = replace(pairs, source=source.truncate(max_length), target=target.truncate(max_length))
+        source, target = data.tokenizers.truncate(source, target, max_length)
+        splits[name] = replace(pairs, source=source, target=target)
     if not any(counts.values()):
         return data, {}
     train = data.train if data.has_train else next(iter(splits.values()))  # without training data it is a split

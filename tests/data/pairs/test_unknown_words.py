@@ -49,6 +49,13 @@ def test_words_beyond_the_number_of_temporary_ids_stay_unknown(tokenizers):
     assert tokenizers.decode_source(source[0], words[0]) == "qa qb qa qc qd qe qf <unk>"
 
 
+def test_a_word_that_truncation_removes_from_the_source_is_unknown_in_the_target(tokenizers):
+    sides, words = encoded(tokenizers, [("zoe is red bix", "bix zoe"), ("bix is red", "bix")])
+    source, target = tokenizers.truncate(*sides, 3)
+    assert [tokenizers.decode_source(source[n], words[n]) for n in range(2)] == ["zoe is red", "bix is red"]
+    assert [tokenizers.decode_target(target[n], words[n]) for n in range(2)] == ["<unk> zoe", "bix"]
+
+
 def test_tokenizers_without_temporary_ids_have_one_id_more_than_their_vocabulary(tokenizers):
     plain = PairTokenizers(tokenizers.source, tokenizers.target)
     assert plain.vocab == (plain.source.vocab + 1,) * 2

@@ -395,6 +395,6 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         sides = tokenizers.ragged(*([block] for block in encoded))
         remedy, lengths = "increase data.max_length", [n for side in sides for n in side.lengths.tolist()]
         overflow = Overflow.of(lengths, self.max_length, inputs="held-out sentences", remedy=remedy)
-        source, target = (side.truncate(self.max_length) for side in sides)
+        source, target = tokenizers.truncate(sides[0], sides[1], self.max_length)
         named, dependent = ([x.get(source, "") for source in texts] if x else [] for x in (groups, units))
         return Pairs(source, target, list(texts), list(texts.values()), named, dependent, overflow, words)

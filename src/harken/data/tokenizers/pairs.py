@@ -5,7 +5,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
@@ -137,6 +137,16 @@ class PairTokenizers:
         """The encoded blocks of the source and of the target."""
         pairs = zip(sides, self.sides, strict=True)
         return [RaggedTokens.from_blocks(blocks, tokenizer, self.n_temporary) for blocks, tokenizer in pairs]
+
+    def truncate(self, source: "RaggedTokens", target: "RaggedTokens", max_length: int) -> list["RaggedTokens"]:
+        """Both sides truncated to max_length tokens. A temporary id of the target that its source lost is unknown."""
+        source, target = source.truncate(max_length), target.truncate(max_length)
+        if self.n_temporary:
+            rows = (np.repeat(np.arange(len(side)), side.lengths) for side in (source, target))
+            keys = [row * self.vocab[0] + side.ids for row, side in zip(rows, (source, target), strict=True)]
+            is_lost = (target.ids >= self.target.vocab) & ~np.isin(keys[1], keys[0])
+            target = replace(target, ids=np.where(is_lost, target.ids.dtype.type(self.target.unk_id), target.ids))
+        return [source, target]
 
     def source_spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """A source as it is encoded, and the characters behind each of its tokens."""
