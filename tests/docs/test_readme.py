@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from harken.cli import COMMANDS
 from harken.cli import harken as program
+from harken.cli.demo import DEFAULT, DEMOS
 
 HOME = Path(__file__).resolve().parents[2]
 PAGES = {name: (HOME / name).read_text("utf-8") for name in ("docs/guide.md", "README.md")}
@@ -212,6 +213,11 @@ def test_every_extra_is_one_of_the_package() -> None:
 def test_every_linked_file_exists(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", (HOME / page).read_text("utf-8"))
     assert [link for link in links if not ((HOME / page).parent / link).exists()] == []
+
+
+def test_the_readme_names_every_demo():
+    (sentence,) = re.findall(r"`harken demo NAME` runs other demos: ([^.]*)\.", PAGES["README.md"])
+    assert {*re.findall(r"`([a-z]+)`", sentence), DEFAULT} == set(DEMOS)
 
 
 def test_the_readme_fits_its_limits() -> None:
