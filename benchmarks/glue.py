@@ -273,8 +273,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     systems = {method: {r["task"]: by_metric(r["task"], r["results"]) for r in rows if r["method"] == method}
                for method in METHODS}  # fmt: skip
     for baseline in dict.fromkeys(b for row in rows for r in row["results"][:1] for b in r["baseline"]):
-        found = {row["task"]: row["results"][:1] for row in rows if baseline in row["results"][0]["baseline"]}
-        systems[baseline] = {name: by_metric(name, results, baseline) for name, results in found.items()}
+        by_task = {row["task"]: row["results"][:1] for row in rows if baseline in row["results"][0]["baseline"]}
+        systems[baseline] = {name: by_metric(name, results, baseline) for name, results in by_task.items()}
     labels = {name: list(next(s[name] for s in systems.values() if name in s)) for name in names}
     lines = [["", *(f"{name} {' / '.join(labels[name])}" for name in names), "mean"], ["---"] * (len(names) + 2)]
     for system, tasks in ((system, tasks) for system, tasks in systems.items() if tasks):

@@ -124,8 +124,8 @@ def read(page: str) -> list[Row]:
             measured, correction = row.get(MEASURED, ""), row.get("correction", "")
             is_complete = len(values) == len(head)
             lecture = row.get("lecture", "")
-            found = Row(number, statement, lecture, command, measured, tests, correction, is_complete, is_long, section)
-            rows.append(found)
+            facts = number, statement, lecture, command, measured, tests, correction, is_complete, is_long, section
+            rows.append(Row(*facts))
     return rows
 
 
@@ -249,7 +249,7 @@ def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None], docs: str
     head = "".join(
         f"<th>{name}</th>" for name in ("statement", "command and tests", "value on the page", "value now", "seconds")
     )
-    tables_ = "".join(
+    sections_html = "".join(
         f"<h2>{html.escape(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         for title, body in sections.items()
     )
@@ -260,7 +260,7 @@ def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None], docs: str
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Statements of the lectures</title>'
         f"<style>{STYLE}</style><h1>Statements of the lectures, with measured values</h1>"
-        f"<p>{summary}</p>{tables_}</html>\n"
+        f"<p>{summary}</p>{sections_html}</html>\n"
     )
 
 

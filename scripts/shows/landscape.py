@@ -104,10 +104,10 @@ def local_minima_of_a_network() -> Measurement:
             return value.item()
 
         optimizer.step(backward)
-        found = landscape(Objective(network, [loss]), grid=3)
-        minima.add(round(found.loss, 3))
-        norms.append(found.gradient_norm)
-        smallest.append(found.smallest_eigenvalue)
+        minimum = landscape(Objective(network, [loss]), grid=3)
+        minima.add(round(minimum.loss, 3))
+        norms.append(minimum.gradient_norm)
+        smallest.append(minimum.smallest_eigenvalue)
     words = (
         f"local minima from 6 initial weights, with losses {', '.join(map(str, sorted(minima)))}; the gradient norm is"
         f" at most {max(norms):.0e} and the smallest eigenvalue of the Hessian {min(smallest):.1g}"
@@ -126,15 +126,15 @@ def trained_landscape(grid: int = 3) -> Landscape:
 @show(slow=True)
 def loss_landscape() -> Measurement:
     """The loss around the weights of a trained language model: it rises along the directions of highest curvature."""
-    found = trained_landscape()
-    rise = float(min(found.losses[1, [0, 2]].min(), found.losses[[0, 2], 1].min())) - found.loss
+    trained = trained_landscape()
+    rise = float(min(trained.losses[1, [0, 2]].min(), trained.losses[[0, 2], 1].min())) - trained.loss
     words = (
-        f"largest eigenvalue of the Hessian of {found.n_weights:,} weights after 80 steps, second"
-        f" {found.eigenvalues[1]:.3g}, smallest {found.smallest_eigenvalue:.2g}; the loss {found.loss:.3g} rises by at"
-        f" least {rise:.2g} along both directions"
+        f"largest eigenvalue of the Hessian of {trained.n_weights:,} weights after 80 steps, second"
+        f" {trained.eigenvalues[1]:.3g}, smallest {trained.smallest_eigenvalue:.2g}; the loss {trained.loss:.3g} rises"
+        f" by at least {rise:.2g} along both directions"
     )
-    holds = rise > 0 and found.eigenvalues[0] > 10 * abs(found.smallest_eigenvalue)
-    return Measurement(found.eigenvalues[0], words, holds)
+    holds = rise > 0 and trained.eigenvalues[0] > 10 * abs(trained.smallest_eigenvalue)
+    return Measurement(trained.eigenvalues[0], words, holds)
 
 
 @show(slow=True)
@@ -147,5 +147,8 @@ def ill_conditioned() -> Measurement:
     spectrum = lanczos(partial(objective.hessian_product, objective.weights), start, steps=30)
     share = spectrum.coordinates[0] ** 2  # of each eigenvalue in a random vector: Lanczos quadrature
     small = 100 * float(share[abs(spectrum.values) < 0.01 * spectrum.values[0]].sum())
-    words = f"% of the {len(start):,} eigenvalues of the Hessian are below 1 % of the largest, {spectrum.values[0]:.3g}"
+    words = (
+        f"% of the {len(start):,} eigenvalues of the Hessian are below 1 % of the largest, {spectrum.values[0]:.3g}"
+        " (estimate: Lanczos quadrature)"
+    )
     return Measurement(small, words, small > 90)

@@ -38,6 +38,7 @@ class Batch:
     doc: Tensor | None = None  # B L: document index within the row; None: one document per row
     origin: Tensor | None = None  # B: index of the mixed text
     reset_state: bool = True  # the model state is zeroed before this batch
+    index: Tensor | None = None  # B: index of each row in its split; None: batches are in the order of the split
 
     @property
     def structure(self) -> Structure:

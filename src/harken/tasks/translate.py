@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE, Array, Batch
-from harken.data.pairs.batch import PackedPairs, PairBatch, eval_batches
+from harken.data.pairs.batch import PackedPairs, eval_batches
 from harken.data.pairs.source import PairData, Pairs
 from harken.data.source import Dataset
 from harken.decode.beam import BeamSearch, SearchSettings
@@ -30,7 +30,7 @@ QUICK_SOURCES = 200  # sources with generated targets in a quick evaluation
 QUICK_PAIRS = 1000  # pairs of its loss
 EVAL_BATCH = 64  # pairs
 MAX_BINS = 8  # length bins; more of them would hold too few sources each
-BASELINE_PAIRS = 100_000  # pairs in which the most frequent target is counted
+BASELINE_PAIRS = 100_000  # training pairs that the baselines read
 METRICS: dict[str, Callable[[list[str], generation.References], float]] = {
     "exact_match": generation.exact_match,
     "rouge_l": generation.rouge_l,
@@ -192,7 +192,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
         for batch in self.eval_batches(split, max_pairs):
             losses.append(nll(model, batch.to(device))[1].double().cpu().numpy())
             counts.append((batch.targets != IGNORE).sum(1).numpy())
-            order += [batch.index.numpy()] if isinstance(batch, PairBatch) else []
+            order += [] if batch.index is None else [batch.index.numpy()]
         rows = np.argsort(np.concatenate(order)) if order else slice(None)
         return np.concatenate(losses)[rows], np.concatenate(counts)[rows]
 
@@ -297,7 +297,7 @@ class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
             targets = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
         if self.data.has_train and self.settings.metric == "execution":
-            templates = QueryTemplates(self.data.texts())
+            templates = QueryTemplates(islice(self.data.texts(), BASELINE_PAIRS))
             baselines["nearest question, with these names"] = [templates.predict(source) for source in sources]
         rows = self.text_baselines(baselines, pairs.references, pairs.sources)
         return {name: row._replace(outcomes=self.by_unit(split, row.outcomes)) for name, row in rows.items()}
