@@ -240,14 +240,14 @@ def test_a_recipe_that_is_not_toml_is_reported_with_the_position(error_of, tmp_p
 def test_a_setting_outside_a_section_of_a_recipe_is_refused(error_of, tmp_path):
     (tmp_path / "lm.toml").write_text("layers = 2\n")
     assert error_of("check", "lm.toml") == (
-        "lm.toml: layers is outside a section; move it to one of [data], [model], [task], [train], [report]"
+        "lm.toml: layers is outside a section; move it to one of [data], [model], [task], [train], [cost], [report]"
     )
 
 
 def test_settings_of_an_unknown_kind_list_the_kinds(error_of):
     output = error_of("check", "--settings", "gtp")
     assert output.startswith(f"--settings gtp: not a kind; accepted: {DATA}, {MODELS}, ")
-    assert output.endswith("translate, train, report. Did you mean gpt?")
+    assert output.endswith("translate, train, cost, report. Did you mean gpt?")
     assert "rnn-attention of pairs, " in output
     assert "bert of labels, " in output
 

@@ -24,7 +24,7 @@ def build(kind: str, pool: str, per_token: bool = False):
 
 def random_texts(lengths=(3, 9, 1, 14, 6, 20, 2)) -> EncodedTexts:
     rng, starts = np.random.default_rng(0), np.concatenate([[0], np.cumsum(lengths)])
-    second = np.minimum(lengths, [2, 5, 9, 7, 9, 10, 1])
+    second = np.minimum(lengths, [2, 5, 9, 7, 9, 10, 1])[:, None]
     return EncodedTexts(
         RaggedTokens(rng.integers(0, EDGE, starts[-1]), starts, EDGE), second, np.arange(len(lengths)) % 3
     )
@@ -76,7 +76,7 @@ def test_another_text_in_the_row_has_no_effect():
 
 def test_only_a_model_with_segments_distinguishes_the_second_text():
     pairs = random_texts()
-    single = EncodedTexts(pairs.tokens, pairs.lengths, pairs.targets)
+    single = EncodedTexts(pairs.tokens, pairs.lengths[:, None], pairs.targets)
     for kind, differ in (("bert", True), ("gpt", False)):
         model = build(kind, "mean")
         assert (not torch.equal(single_outputs(model, pairs), single_outputs(model, single))) == differ

@@ -68,7 +68,7 @@ def test_transformers_gives_the_same_labels(build_run, tmp_path, name):
 
 @torch.no_grad()
 def test_a_pair_of_texts_is_encoded_as_segments(build_run, tmp_path):
-    run = build_run(MODELS["BertForSequenceClassification"], pair=True, target_type="multilabel")
+    run = build_run(MODELS["BertForSequenceClassification"], n_texts=2, target_type="multilabel")
     export(run, tmp_path / "out")
     reference, tokenizer = load_with_transformers(tmp_path / "out")
     assert reference.config.problem_type == "multi_label_classification"

@@ -174,12 +174,12 @@ def test_label_processors_with_pretrained_tokenizers_load_and_add_prefix_ids(tmp
         for name, content in kind(tokenizer, ["a", "b"]).files().items():
             (tmp_path / name).write_bytes(content)
         assert kind.load(tmp_path).tokenizer.files() == tokenizer.files()
-    side, second, *_ = TextLabelProcessor(tokenizer, ["a", "b"], pair=True).encode_texts(
+    side, starts, *_ = TextLabelProcessor(tokenizer, ["a", "b"], n_texts=2).encode_texts(
         [("A fox ran.", "It slept."), ("One", "two")], 64
     )
     ids, mark = side[0].tolist(), list(tokenizer.prefix_ids) or [tokenizer.end_id]
     assert ids == [*mark, *tokenizer.encode("A fox ran."), tokenizer.end_id, *tokenizer.encode("It slept.")]
-    assert ids[second[0] :] == tokenizer.encode("It slept.").tolist()
+    assert ids[starts[0, 0] :] == tokenizer.encode("It slept.").tolist()
 
 
 def test_the_accepted_split_patterns_are_a_copy_of_the_table():

@@ -302,7 +302,7 @@ def test_fewer_seeds_than_before_are_refused(finished, tales):
 
 def test_all_seeds_of_a_row_have_the_same_steps(tales, tmp_path, monkeypatch):
     rates = iter((3, 4, 5, 6))  # steps, as estimated from noisy timings
-    monkeypatch.setattr(train_module, "plan", lambda trainer: (trainer.train.steps or next(rates), None, None))
+    monkeypatch.setattr(train_module, "plan", lambda trainer, _: (trainer.train.steps or next(rates), None, None))
     settings = {path: value for path, value in TINY.items() if path not in ("train.steps", "model.heads")}
 
     def stop(event: str, **facts: Any) -> None:

@@ -228,7 +228,7 @@ def answered_stories(run: Run, task: AnswerTask | FlatAnswerTask, folder: str) -
     )  # spread out: sorted by task
     replies = [(q, run.story(q.lines, listen=silent).ask(q.question)) for q in questions if q.lines]
     samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
-    known = questions or task.data.splits["train"].questions  # a question that was learned
+    known = questions or (task.data.train.questions if task.data.has_train else [])  # a question that was learned
     first = shlex.quote(known[0].question if known else "Where is Joe?")
     return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]
 
