@@ -108,3 +108,10 @@ def test_check_names_the_columns_that_are_left_out_and_the_setting_that_reads_th
     size = [f"{path}={value}" for path, value in SIZE.items()]
     assert advice + setting in harken("check", table, *size).out
     assert "left out" not in harken("check", table, *size, 'data.text=["user", "product", "text"]').out
+
+
+def test_a_number_and_a_missing_cell_in_a_tuple_are_read_as_in_a_frame(trained):
+    assert trained.classify(("u1", 3, "very bright")) == trained.classify(("u1", "3", "very bright"))
+    assert trained.classify(("u1", None, "very bright")) == trained.classify(("u1", "", "very bright"))
+    with pytest.raises(BadInput, match="the text is empty"):
+        trained.classify((None, float("nan"), ""))

@@ -47,6 +47,18 @@ def test_few_integers_in_a_column_of_labels_are_labels(tmp_path, header):
     assert data.processor.labels == ["0", "1", "2", "3", "4"]
 
 
+def test_features_that_are_the_same_for_all_nodes_are_replaced_by_degrees(tmp_path):
+    folder, events = pair_folder(tmp_path / "g"), []
+    header, *nodes = (folder / "nodes.csv").read_text().splitlines()
+    (folder / "nodes.csv").write_text("\n".join([f"{header},size", *(f"{node},1" for node in nodes)]) + "\n")
+    data = GraphSource(path=str(folder)).load_data(listen=lambda _, **facts: events.append(facts))
+    assert data.processor.feature_source == "degree"
+    assert feature_tensor(data.processor.read(data.tables), len(nodes)).to_dense().sum() == len(nodes)
+    assert any("same for all nodes" in fact["text"] for fact in events)
+    kept = GraphSource(path=str(folder), feature_scaling="none").load_data()
+    assert kept.processor.feature_source == "file"
+
+
 def test_a_graph_of_a_held_out_pair_that_was_drawn_is_in_no_training_pair(tmp_path):
     data = GraphSource(path=str(pair_folder(tmp_path / "g", n=60)), valid=0.2, test=0.3).load_data()
     pairs = data.tables.pairs
@@ -189,7 +201,7 @@ def test_a_type_that_the_training_did_not_have_is_named(typed, tmp_path):
 
 def test_types_as_arrays(tmp_path):
     types = {"node_type": np.array([0, 0, 1]), "edge_type": np.array(["a", "b"])}
-    arrays = {"edges": np.array([[0, 1], [1, 2]]), "x": np.ones((3, 2)), "label": np.array([0, 1, 0])}
+    arrays = {"edges": np.array([[0, 1], [1, 2]]), "x": np.arange(6.0).reshape(3, 2), "label": np.array([0, 1, 0])}
     np.savez(tmp_path / "g.npz", **arrays, **types)
     processor = load(tmp_path / "g.npz").processor
     assert (processor.node_types, processor.edge_types, processor.features) == (["0", "1"], ["a", "b"], 2 * 2 + 2)

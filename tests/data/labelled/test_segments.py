@@ -116,3 +116,19 @@ def test_more_columns_than_fit_are_refused(tmp_path):
         TableSource(
             path=str(write(tmp_path / "my.csv", rows())), text=[*COLUMNS, "label"], label=4, max_length=8
         ).load_data()
+
+
+@pytest.mark.parametrize("text", ["user,product,text", "[user, product, text]"])
+def test_a_list_of_columns_that_is_not_written_as_one_is_refused_with_what_to_write(tmp_path, text):
+    path = write(tmp_path / "my.csv", rows())
+    with pytest.raises(BadInput, match=r"""write data\.text='\["user", "product", "text"\]'"""):
+        TableSource(path=str(path), text=text, label="label").load_data()
+
+
+def test_a_table_without_a_column_for_the_label_beside_the_texts_names_its_columns(tmp_path):
+    path = write(tmp_path / "my.csv", rows())
+    expected = (
+        r"5 different columns are needed for data\.text and data\.label, but it has 4 \(user, product, text, label\)"
+    )
+    with pytest.raises(BadInput, match=expected):
+        TableSource(path=str(path), text=[*COLUMNS, "label"]).load_data()

@@ -23,7 +23,7 @@ from harken.data.targets import infer_target_type, label_sort_key, missing_targe
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 
-from .files import Floats, GraphTables, Ints, SparseFeatures
+from .files import Features, Floats, GraphTables, Ints, SparseFeatures
 from .processor import FeatureSource, GraphProcessor, TargetLevel, build_features, input_width, names_sha256
 from .read import TABLE_NAMES, read_graph
 
@@ -139,6 +139,10 @@ class GraphSource(DataSource[GraphProcessor]):
         if not len(splits["train"]):
             raise BadInput(f"{tables.location}: has no training {level}s; add more, or reduce data.valid and data.test")
         known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
+        if (known is None or known.feature_source != "file") and self._are_constant(tables.x):
+            problem = "the features are the same for all nodes, and are not used; data.feature_scaling=none uses them"
+            listen("notice", text=f"{tables.location}: {problem}")
+            tables = replace(tables, x=None)
         processor = known or self._fit_processor(tables, level, splits["train"])
         targets = edges if level == "edge" else processor.targets(tables)
         if problem := _order_matters(tables):
@@ -248,6 +252,12 @@ class GraphSource(DataSource[GraphProcessor]):
         if tables.has_numbers and all(table_numbers.parse_number(label) is not None for label in labels):
             return "number"
         return infer_target_type(labels)
+
+    def _are_constant(self, x: "Features | None") -> bool:
+        """Whether all nodes have the same features, which standardization turns into zeros."""
+        if x is None or self.feature_scaling not in ("auto", "columns"):
+            return False
+        return not x.val.any() if isinstance(x, SparseFeatures) else bool((x == x[:1]).all())
 
     def _fit_processor(self, tables: GraphTables, level: TargetLevel, train: Ints) -> GraphProcessor:
         source: FeatureSource = "file"

@@ -139,7 +139,7 @@ def _table_rows(
     header = first if has_header else []
     refs = [None if ref is None else _column_index(path, header, ref, name) for name, ref in columns]
     if len(columns) > len(first):
-        raise _no_columns(path, columns)
+        raise _no_columns(path, columns) if len(first) < 2 else _too_few_columns(path, columns, first)
     unset = [n for n, index in enumerate(refs) if index is None]  # the first column for the first request, if unused
     indices = _fill_unset(refs, [*unset, *range(len(columns))])
     _check_distinct(path, columns, indices)
@@ -157,6 +157,12 @@ def _table_rows(
 def _no_columns(path: Path, columns: ColumnRequest) -> BadInput:
     accepted = "accepted: a table with two columns, two aligned files, JSON lines or trees"
     return BadInput(f"{path}: contains no columns; {accepted}; check {' and '.join(name for name, _ in columns)}")
+
+
+def _too_few_columns(path: Path, columns: ColumnRequest, first: Sequence[str]) -> BadInput:
+    names = " and ".join(dict.fromkeys(name for name, _ in columns))
+    problem = f"{len(columns)} different columns are needed for {names}, but it has {len(first)}"
+    return BadInput(f"{path}: {problem} ({', '.join(first)}); name fewer, or add a column")
 
 
 def _split_cells(
@@ -182,6 +188,9 @@ def _column_index(path: Path, header: list[str], ref: int | str, name: str) -> i
     if str(ref).isdecimal() and int(ref) > 0:
         return int(ref) - 1
     known = ", ".join(header) or "1, 2, ... (it has no header)"
+    parts = [part.strip(" \"'") for part in str(ref).strip(" []").split(",")]
+    if len(parts) > 1 and all(part in header for part in parts):
+        raise BadInput(f"{path}: no column {ref!r}; for several columns write {name}='{json.dumps(parts)}'")
     fix = "rename a column" if header else f"add a header with {ref!r}"
     fix += f".{hint}" if (hint := did_you_mean(str(ref), header)) else ""
     raise BadInput(f"{path}: no column {ref!r}; its columns are {known}; set {name} to one of them, or {fix}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Number
 from typing import cast
 
 import numpy as np
@@ -70,8 +71,11 @@ def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # 
 
 def is_single_input(texts: object, n_texts: int) -> bool:
     """Whether this is one input as a tuple of its texts, and not strings of which each has tabs between its texts."""
-    is_tuple = n_texts > 1 and isinstance(texts, tuple) and len(texts) == n_texts
-    return is_tuple and all(isinstance(text, str) and "\t" not in text for text in cast(tuple[object, ...], texts))
+    if n_texts < 2 or not isinstance(texts, tuple) or len(texts) != n_texts:
+        return False
+    parts = cast(tuple[object, ...], texts)
+    are_texts = all(isinstance(text, str | Number) or is_missing_value(text) for text in parts)
+    return are_texts and not any("\t" in text for text in parts if isinstance(text, str))
 
 
 def split_texts(
@@ -92,7 +96,8 @@ def _split(text: TextOrPair, n_texts: int, subject: str, names: Sequence[str]) -
     if isinstance(text, str):
         parts = tuple(text.split("\t") if n_texts > 1 else [text])
     else:
-        parts = tuple(text) if isinstance(text, Sequence | np.ndarray) else ()  # a missing value of a column
+        cells = tuple(text) if isinstance(text, Sequence | np.ndarray) else ()  # a missing value of a column
+        parts = tuple(_cell_text(cell) for cell in cells)
     if len(parts) != n_texts or not all(isinstance(part, str) for part in parts):
         order = f", in this order: {', '.join(names)}" if names and n_texts > 2 else ""
         kinds = {1: ("single texts", "one text"), 2: ("pairs", "two texts with a tab between them")}
@@ -100,3 +105,8 @@ def _split(text: TextOrPair, n_texts: int, subject: str, names: Sequence[str]) -
         trained, accepted = kinds.get(n_texts, (several, f"{several} with tabs between them{order}"))
         raise BadInput(f"{text!r}: {subject} {trained}; give {accepted}")
     return parts
+
+
+def _cell_text(cell: str) -> str:
+    """A cell as text: a number by its digits, a missing value as an empty text."""
+    return "" if is_missing_value(cell) else str(cell) if isinstance(cell, Number) else cell
