@@ -162,7 +162,7 @@ def test_the_regression_of_a_table_is_printed_with_its_components_and_coefficien
             ["--regress", "prise"],
             "no column 'prise'; its columns are a, b, c, d, e, f, price, kind. Did you mean price?",
         ),
-        (["--regress", "kind"], "the target 'kind' has text, such as 'hot'; a regression needs numbers"),
+        (["--regress", "kind"], "'kind' has text, such as 'hot'; a regression needs numbers; its columns of numbers: "),
         (["--regress", "price", "--components", "9"], "components=9: this table has 1 to 3 components with variance"),
         (["--regress", "price", "--columns", "price"], "the only column is the target 'price'"),
     ],

@@ -109,3 +109,9 @@ def test_the_settings_of_the_section_cost_are_in_the_estimate_and_in_the_sum(har
     heads, first, *_ = harken("cost").out.splitlines()
     assert "price" in heads
     assert " USD" in first
+
+
+def test_a_setting_of_a_training_is_not_taken_for_a_run(harken, run):
+    refused = harken("cost", "cost.grid_intensity=0.056")
+    assert refused.code == 2
+    assert "is a setting of a training; give it to harken train" in refused.err

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from harken.console import table
+from harken.errors import BadInput
 from harken.experiments.report.formatting import format_duration, format_number, format_price, format_quantity
 
 from . import json_option, print_json, reject_options
@@ -27,6 +28,9 @@ def cost(runs: tuple[str, ...], lecture: bool, json_: bool) -> None:
 
     if lecture:
         reject_options("with --lecture", "runs")
+    if setting := next((run for run in runs if run.startswith("cost.") and "=" in run), None):
+        fix = "give it to harken train or harken compare; the cost of a finished run is not computed again"
+        raise BadInput(f"{setting}: is a setting of a training; {fix}")
     folders = [path for folder in runs for path in run_folders(folder) or [Path(folder)]]  # refused later if not a run
     totals = lecture_costs() if lecture else total_cost(folders if runs else run_folders("runs"))
     if json_:

@@ -128,7 +128,8 @@ def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: 
     if n_target is not None and n_target not in numeric:
         example = next((cell for cell in columns[n_target] if parse_number(cell, decimal) is None), "")
         problem = f"the target {names[n_target]!r} has text, such as {example[:40]!r}"
-        raise BadInput(f"{path}: {problem}; a regression needs numbers; to predict labels: harken train {path.name}")
+        known = ", ".join(names[n] for n in numeric)[:200] or "none"
+        raise BadInput(f"{path}: {problem}; a regression needs numbers; its columns of numbers: {known}")
     if not indices or indices == [n_target]:
         fix = f"to cluster texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: its columns ({', '.join(names)[:100]}) hold text, not numbers; {fix}")
