@@ -79,6 +79,7 @@ def _database(schema: TableSchema, reference: str) -> sqlite3.Connection:
     database.executemany(
         f'insert into "{schema.table}" values ({", ".join("?" * len(columns))})', zip(*columns, strict=True)
     )
+    database.execute("pragma temp_store = memory")  # no file for a large sort
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READS else sqlite3.SQLITE_DENY)
     return database
