@@ -39,7 +39,7 @@ BASELINES = {
     "copy of the source": ("the target language", "train longer, and check data.source and data.target"),
     "first sentence": ("the rest of the source", "train longer, or start from a pretrained model (from=RUN)"),
     "most frequent target": ("the source", "train longer, and check that both sides belong together"),
-    "nearest question, with these names": ("the wording of a question", "train longer, or with more questions of each shape"),
+    "nearest question, with these names": ("the wording of a question", "train longer, or with more questions"),
     "always 1": ("the problem", "train longer, or with another data.distribution"),
     "most frequent caption": ("the image", "train longer, and check that images and captions belong together"),
     "caption of the nearest image": ("the parts of an image", "use more images with other combinations"),
