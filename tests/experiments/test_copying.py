@@ -77,6 +77,19 @@ def test_a_trained_model_copies_words_that_the_vocabulary_does_not_have(run):
         run.translate("zyxw lives in Paris .", prefix="Rome")
 
 
+def test_a_prefix_has_the_words_of_its_source_that_fit_into_the_context(run, monkeypatch):
+    text = "zyxw lives in vuts . where ?"
+    assert run.translate(text, prefix="in vuts") == "in vuts"
+    monkeypatch.setattr(run.model, "context", 4)  # zyxw lives in, and the edge token
+    with pytest.warns(match="truncated"):
+        assert run.translate(text, prefix="zyxw").startswith("zyxw")
+    with (
+        pytest.warns(match="truncated"),
+        pytest.raises(BadInput, match=r"'vuts' is not in this run's vocabulary; .*fits"),
+    ):
+        run.translate(text, prefix="in vuts")
+
+
 def test_the_score_of_a_target_is_the_sum_of_the_log_probabilities_of_its_words(run):
     text = "zyxw lives in Paris . who ?"
     (targets,) = run.alternatives([text], alternatives=2, length_penalty=0.0)

@@ -62,7 +62,7 @@ def translations(
     sources = encode_sources(finder.model, tokenizers, [texts[n] for n in rows], listen)
     targets = grammar_constraints(task.grammar, tokenizers.target, [texts[n] for n in rows])
     targets |= {"banned_ids": banned_token_ids(tokenizers.target), "indices": [index + n for n in rows]}
-    words = [tokenizers.temporary_words(normalize_text(texts[n])) for n in rows]
+    words = [_words_of(tokenizers, texts[n], source) for n, source in zip(rows, sources, strict=True)]
     targets["prefixes"] = [_prefix_ids(tokenizers, prefix, known) for known in words] if prefix else None
     for n_words in targets.get("n_words") or ():
         if prefix and not is_tree_prefix(prefix, n_words):
@@ -75,10 +75,17 @@ def translations(
     return best
 
 
+def _words_of(tokenizers: PairTokenizers, text: str, source: Sequence[int]) -> tuple[str, ...]:
+    """The temporary words of a source whose ids are in its row, which the context of the model may have truncated."""
+    n_present = len({i for i in source if i >= tokenizers.source.vocab}) - 1  # 1: the edge token
+    return tokenizers.temporary_words(normalize_text(text))[:n_present]
+
+
 def _prefix_ids(tokenizers: PairTokenizers, prefix: str, words: Sequence[str]) -> list[int]:
     """The ids of a prefix of a target; `words` are the temporary words of its source."""
     if missing := [piece for piece in tokenizers.unknown_pieces(prefix, tokenizers.target) if piece not in words]:
-        fix = "use words of the source, or known ones" if tokenizers.n_temporary else "use known words"
+        fix = "use words of the source as far as it fits into model.context, or known ones"
+        fix = fix if tokenizers.n_temporary else "use known words"
         raise BadInput(f"prefix={prefix!r}: {missing[0]!r} is not in this run's vocabulary; {fix}")
     ids: list[int] = tokenizers.encode_target(prefix, words).tolist()
     return ids
@@ -120,6 +127,6 @@ def trace_target(
 def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
     """The attention of each target token to the tokens of the source."""
     (ids,) = encode_sources(model, tokenizers, [text], warn_of_overflow)
-    words = tokenizers.temporary_words(normalize_text(text))
+    words = _words_of(tokenizers, text, ids)
     source_names = [*tokenizers.token_texts(tokenizers.source, ids[:-1], words), EDGE]
     return trace_target(model, tokenizers, target, torch.tensor([ids]), source_names, words)
