@@ -6,11 +6,15 @@ import json
 import random
 import shutil
 
+import numpy as np
 import pandas
 import pytest
+import torch
 
 import harken as library
 from harken.errors import BadInput
+from harken.events import silent
+from harken.inference.answers.embed import ExampleRequest
 
 WORDS, PRODUCTS = {"bright": 1, "soft": 1, "loud": 0, "heavy": 0}, ["lamp", "chair", "radio", "table", "phone"]
 STARTS = ["it is", "very", "quite", "so", "rather", "really"]
@@ -108,6 +112,32 @@ def test_check_names_the_columns_that_are_left_out_and_the_setting_that_reads_th
     size = [f"{path}={value}" for path, value in SIZE.items()]
     assert advice + setting in harken("check", table, *size).out
     assert "left out" not in harken("check", table, *size, 'data.text=["user", "product", "text"]').out
+
+
+def test_columns_are_embedded_and_searched_as_training_reads_them(harken, run, trained, tmp_path):
+    """The vector is that of the head's input: W_y h + b gives the probabilities."""
+    rows = ["\t".join(row[:3]) for row in opinions()[:4]]
+    vectors = trained.embed(rows, normalize=False)
+    outputs = trained.model.predict(torch.from_numpy(vectors)).softmax(-1)
+    answers = [{label["label"]: label["probability"] for label in labels} for labels in trained.classify(rows)]
+    assert outputs.tolist() == [pytest.approx([row[label] for label in trained.labels], abs=1e-5) for row in answers]
+    encoded, product = trained.tokenizer.encode_texts([opinions()[0][:3]], 64), opinions()[0][1]
+    ids = torch.tensor([[*encoded.tokens[0].tolist(), trained.tokenizer.end_id]])
+    segments = torch.from_numpy((np.arange(ids.shape[1]) >= encoded.segment_starts[0][:, None]).sum(0))[None]
+    states = trained.model(ids, segments=segments)[0].detach()
+    assert trained.embed(rows[0], word=product, normalize=False) == pytest.approx(states[3].numpy(), abs=1e-5)
+    with pytest.raises(BadInput, match="give 3 texts with tabs between them, in this order: user, product, text"):
+        trained.embed("u1\tvery loud")
+    table = write(tmp_path / "in.csv", ["text", "user", "product"], [(r[2], *r[:2]) for r in opinions()[:4]])
+    assert harken("embed", run, "--in", table, "--out", "v.npy", "--raw").code == 0
+    assert np.load(tmp_path / "v.npy") == pytest.approx(vectors, abs=1e-5)
+    hit, *_ = json.loads(harken("search", run, table, rows[2], "--json").out)["hits"]
+    assert (hit["text"], hit["line"]) == (rows[2], 4)
+    assert hit["score"] == pytest.approx(1, abs=1e-5)
+    examples = trained.embedder.examples(trained, ExampleRequest(str(table)), silent)  # as cluster reads them
+    assert (examples.inputs, examples.labels) == (rows, ())
+    own = trained.embedder.examples(trained, ExampleRequest(split="test"), silent)
+    assert {*own.inputs} <= {"\t".join(row[:3]) for row in opinions()}
 
 
 def test_a_number_and_a_missing_cell_in_a_tuple_are_read_as_in_a_frame(trained):

@@ -59,6 +59,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
 
     For a RUN on images or captions, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets;
     for a RUN on graphs, the name of a node or a graph; for a RUN on pairs, a source; for a RUN on stories, a line.
+    For a RUN on several columns, TEXT has a tab between them; without one it is a single text.
 
     With - or piped input, each line of stdin is a text.
     """

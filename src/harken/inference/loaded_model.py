@@ -133,8 +133,15 @@ class LoadedModel:
     @property
     def text_names(self) -> list[str]:
         """The columns of these texts in the training data, if they are known."""
+        return list(map(str, self.text_columns)) if len(self.text_columns) > 1 else []
+
+    @property
+    def text_columns(self) -> list[int | str]:
+        """The columns of the input in the training data, by name or number; empty if they were not set or detected."""
         columns = self.recipe.data.input_column
-        return list(map(str, columns)) if isinstance(columns, list) else []
+        if isinstance(columns, list):
+            return columns
+        return [] if columns is None or Path(str(columns)).is_absolute() else [columns]
 
     @property
     def labels(self) -> list[str]:

@@ -48,7 +48,7 @@ from harken.settings import LabelOutputs
 from .batch import EncodedTexts
 from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor, has_input
 from .folders import SUFFIXES, TextFolders, read_folder, text_folders
-from .truncation import text_widths, text_windows
+from .truncation import text_rows
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -90,21 +90,14 @@ class TextLabelProcessor(TokenLabelProcessor):
     def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int, *, windows: bool = False) -> TextWindows:
         """The tokens of each row: its texts with the end token between them.
 
-        A longer row is truncated (its longest text first), or split into windows. The windows of a text overlap by
-        half, and the last one ends with the text. Each text of the row has windows; one with fewer repeats some.
+        A longer row is truncated (its longest text first), or split into windows.
         """
-        columns = [self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True)]
+        columns = [self.encode_column(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True)]
         start_ids, end_id = np.array(self.start_ids or [self.end_id]), np.array([self.end_id])
         room = max_length - len(start_ids) - len(columns)
         encoded, segment_starts, text_index = list[Array](), list[Array](), list[int]()
         for n, texts in enumerate(zip(*columns, strict=True)):
-            widths = text_widths([len(text) for text in texts], room)
-            sides = [
-                text_windows(text, width) if windows else [text] for text, width in zip(texts, widths, strict=True)
-            ]
-            count = max(map(len, sides))
-            for k in range(count):
-                parts = [side[k * len(side) // count][:width] for side, width in zip(sides, widths, strict=True)]
+            for parts in text_rows(texts, room, windows=windows):
                 ended = [np.concatenate([part, end_id]) for part in parts[:-1]]
                 encoded.append(np.concatenate([start_ids, *ended, parts[-1]]))
                 segment_starts.append(len(start_ids) + np.cumsum([len(part) for part in ended], dtype=np.int64))
@@ -115,7 +108,8 @@ class TextLabelProcessor(TokenLabelProcessor):
         overflow = Overflow.of(lengths, max_length, inputs="pairs" if len(columns) == 2 else "texts")
         return TextWindows(tokens, np.stack(segment_starts), np.array(text_index), overflow)
 
-    def _encode(self, texts: list[str]) -> list[Array]:
+    def encode_column(self, texts: list[str]) -> list[Array]:
+        """The tokens of each of these normalized texts."""
         if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, pretrained.PretrainedTokenizer):
             return [self.tokenizer.encode(text) for text in texts]  # cannot encode many lines at once
         non_empty = [n for n, text in enumerate(texts) if text]

@@ -21,6 +21,14 @@ def text_widths(lengths: Sequence[int], room: int) -> list[int]:
     return [min(length, limit + (n in extra)) for n, length in enumerate(lengths)]
 
 
-def text_windows(ids: Array, width: int) -> list[Array]:
-    """Windows that overlap by half; the last one ends with the text."""
-    return [ids[start : start + width] for start in window_starts(len(ids), width)]
+def text_rows(texts: Sequence[Array], room: int, *, windows: bool) -> list[list[Array]]:
+    """The texts of an input in rows of at most `room` tokens: truncated in one row, or split into windows.
+
+    Windows overlap by half, and the last one ends with the text. A row has a window of each text; a text with fewer
+    windows repeats some.
+    """
+    widths = text_widths([len(text) for text in texts], room)
+    starts = [window_starts(len(text), width) if windows else [0] for text, width in zip(texts, widths, strict=True)]
+    count, sides = max(map(len, starts)), [*zip(texts, starts, widths, strict=True)]
+    firsts = [[own[k * len(own) // count] for _, own, _ in sides] for k in range(count)]
+    return [[text[a : a + width] for a, (text, _, width) in zip(row, sides, strict=True)] for row in firsts]

@@ -65,18 +65,24 @@ def _piped_texts(path: Path) -> dict[int, str]:
 
 
 class LineCorpus(Corpus):
-    """The texts of a file, the lines or the column of a table, and their vectors, which are cached on disk.
+    """The texts of a file, the lines or the columns of a table, and their vectors, which are cached on disk.
 
     `key` identifies everything besides the file that determines a vector: weights, tokenizer, pooling. A second file
     of the cache counts the truncated lines.
     """
 
     def __init__(
-        self, path: Path, embed: Callable[..., Vectors], key: str, listen: Listener, column: str | None = None
+        self,
+        path: Path,
+        embed: Callable[..., Vectors],
+        key: str,
+        listen: Listener,
+        column: str | None = None,
+        trained_on: Sequence[int | str] = (),
     ) -> None:
         self.embed, self.listen, self.examples = embed, listen, NamedInputs((), ())
         try:
-            texts = read_texts(path, listen, column) if path.is_file() else _piped_texts(path)
+            texts = read_texts(path, listen, column, trained_on) if path.is_file() else _piped_texts(path)
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None
         self.lines = [(n, line.strip()) for n, line in texts.items() if line.strip()]
@@ -131,4 +137,4 @@ def open_corpus(
         return Corpus(run.embedder.examples(run, request, listen), embed, listen)
     dtypes = sorted({str(tensor.dtype) for tensor in [*run.model.parameters(), *run.model.buffers()]})
     key = f"{settings} {run.facts['sha256']} {dtypes}"  # quantized weights give other vectors
-    return LineCorpus(Path(path), embed, key, listen, column)
+    return LineCorpus(Path(path), embed, key, listen, column, run.text_columns)

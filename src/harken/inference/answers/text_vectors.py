@@ -1,7 +1,7 @@
 """Vectors of texts: the mean of the hidden states of their tokens, the state of one token, or of a word in its context.
 
 A run reads a text as token ids between special tokens. An encoder-decoder reads the source; its vectors are the states
-of the encoder.
+of the encoder. A run on labelled texts reads a text as in training; tabs are between the texts of several columns.
 """
 
 import re
@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from harken.core import watching
 from harken.data.detect.kinds import detect_kind
-from harken.data.tables.columns import iter_columns
+from harken.data.labelled.source import TextLabelProcessor
+from harken.data.labelled.truncation import text_rows
+from harken.data.pairs.files import normalize_text
+from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.texts import read_texts
 from harken.data.targets import infer_target_type
-from harken.data.tokenizers.pairs import PairTokenizers
-from harken.data.tokenizers.tokenizer import Tokenizer, replace_surrogates, window_starts
+from harken.data.tokenizers.pairs import Array, PairTokenizers
+from harken.data.tokenizers.tokenizer import Tokenizer, replace_surrogates
 from harken.errors import BadInput
 from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
 from harken.inference.loaded_model import LoadedModel
@@ -31,10 +34,11 @@ from harken.suggestions import did_you_mean
 from harken.tasks.classify import average_windows
 
 from . import Trace, check_count, check_text, check_texts
-from .classify import USE_WINDOWS
+from .classify import USE_WINDOWS, split_texts
 from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vectors, own_splits, states_at_layer
 from .generate import encode_prompt, prompt_overflow
 
+NO_LIMIT = 1 << 30  # tokens
 BATCH_TOKENS = 1 << 13  # tokens of a batch, padding included
 Ranges = Sequence[tuple[int, int]]  # of each row: the first token, and the one after the last
 RowsOf = Callable[[Any, Any], Iterable[tuple[str, str]]]  # the texts and labels of loaded data and one of its splits
@@ -43,9 +47,9 @@ Spans = Sequence[tuple[int, int]]  # of each token: its first character, and the
 
 @dataclass(frozen=True)
 class TextReader:
-    """How a run reads a text: its tokens between special tokens, and their states."""
+    """How a run reads an input: the tokens of its texts between special tokens, and their states."""
 
-    encode: Callable[[str], list[int]]
+    encode: Callable[[str], list[Array]]  # of each text of an input
     spans: Callable[[str], tuple[str, Spans]]  # the text that is encoded, and the characters of each token
     prefix: list[int]
     suffix: list[int]
@@ -54,11 +58,17 @@ class TextReader:
     states: Callable[..., Tensor]  # of tokens and lengths: B L d
     blocks: Sequence[nn.Module]
     width: int
+    separator: Sequence[int] = ()  # between the texts of an input
 
     @property
-    def room(self) -> int | None:
-        """The number of tokens of a text that fit; None: no limit."""
-        return None if self.context is None else max(1, self.context - len(self.prefix) - len(self.suffix))
+    def room(self) -> int:
+        """The number of tokens of an input that fit."""
+        return NO_LIMIT if self.context is None else max(1, self.context - len(self.prefix) - len(self.suffix))
+
+    def join(self, texts: Sequence[Array]) -> list[int]:
+        """The tokens of an input from those of its texts."""
+        ids = [token for text in texts for token in [*self.separator, *text.tolist()]]
+        return ids[len(self.separator) :]
 
 
 def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -78,9 +88,43 @@ def text_reader(run: LoadedModel) -> TextReader:
         return (text := replace_surrogates(text)), tokenizer.spans(text)
 
     return TextReader(
-        lambda text: tokenizer.encode(text).tolist(), spans, prefix, suffix,
+        lambda text: [tokenizer.encode(text)], spans, prefix, suffix,
         [int(tokenizer.encode("\n")[0]) if end is None else end],
         run.model.context, body, body.transformer_blocks, body.embed.embedding_dim,
+    )  # fmt: skip
+
+
+def labelled_reader(run: LoadedModel) -> TextReader:
+    """The reader of labelled texts: that of training. A text without tabs is one segment."""
+    processor, body = cast(TextLabelProcessor, run.tokenizer), run.backbone
+    side, end = PairTokenizers(processor.tokenizer, processor.tokenizer), processor.end_id
+
+    def columns(text: str) -> tuple[str, ...]:
+        if processor.n_texts == 1 or "\t" not in text:
+            return (text,)
+        (texts,) = split_texts([text], processor.n_texts, subject="this run was trained on", names=run.text_names)
+        return texts
+
+    def encode(text: str) -> list[Array]:
+        return processor.encode_column([*map(normalize_text, columns(text))])
+
+    def spans(text: str) -> tuple[str, Spans]:
+        joined, places = "", list[tuple[int, int]]()
+        for line, own in map(side.source_spans, columns(text)):
+            joined += "\t" * bool(joined)
+            places += [(len(joined), len(joined))] * (len(places) > 0)  # the end token between two texts
+            places += [(a + len(joined), b + len(joined)) for a, b in own]
+            joined += line
+        return joined, places
+
+    def states(tokens: Tensor, *, lengths: Tensor) -> Tensor:
+        is_end = (tokens == end).long()
+        is_end[:, 0] = 0  # the start token, which may be the same one
+        return run.model(tokens, lengths=lengths, segments=is_end.cumsum(1) - is_end)
+
+    return TextReader(
+        encode, spans, processor.start_ids or [end], [end], [end], run.model.context, states, body.transformer_blocks,
+        body.embed.embedding_dim, [end],
     )  # fmt: skip
 
 
@@ -92,9 +136,9 @@ def source_reader(run: LoadedModel) -> TextReader:
     def states(tokens: Tensor, *, lengths: Tensor) -> Tensor:
         return model.encoder_states(tokens, model.source_mask(tokens, lengths))
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizers.encode_source(text.partition("\t")[0]).tolist()
-        return ids[len(prefix) : len(ids) - len(suffix) - 1]
+    def encode(text: str) -> list[Array]:
+        ids = tokenizers.encode_source(text.partition("\t")[0])
+        return [ids[len(prefix) : len(ids) - len(suffix) - 1]]
 
     def spans(text: str) -> tuple[str, Spans]:
         return tokenizers.source_spans(text.partition("\t")[0])
@@ -138,15 +182,14 @@ def encode_texts(
     With `windows` a longer text is split into windows that overlap by half. Also the index of the text of each window.
     """
     check_texts(texts)
-    rows, n_special = [reader.encode(text) for text in texts], len(reader.prefix) + len(reader.suffix)
-    room = max([1, *map(len, rows)]) if reader.room is None else reader.room
+    inputs, n_special = [reader.encode(text) for text in texts], len(reader.prefix) + len(reader.suffix)
     if not windows:
-        overflow = Overflow.of([len(row) + n_special for row in rows], reader.context, remedy=USE_WINDOWS)
-        report_overflow(listen, overflow)
+        lengths = [len(reader.join(parts)) + n_special for parts in inputs]
+        report_overflow(listen, Overflow.of(lengths, reader.context, remedy=USE_WINDOWS))
     ids, text_index = list[list[int]](), list[int]()
-    for n, row in enumerate(rows):
-        for start in window_starts(len(row), room) if windows else [0]:
-            ids.append([*reader.prefix, *row[start : start + room], *reader.suffix] or reader.empty)
+    for n, parts in enumerate(inputs):
+        for row in text_rows(parts, reader.room - len(reader.separator) * (len(parts) - 1), windows=windows):
+            ids.append([*reader.prefix, *reader.join(row), *reader.suffix] or reader.empty)
             text_index.append(n)
     return ids, text_index
 
@@ -208,9 +251,9 @@ def encode_words(
         check_count(1, occurrence=occurrence)
     ids, ranges, text_index = list[list[int]](), list[tuple[int, int]](), list[int]()
     for n, text in enumerate(texts):
-        row, (encoded_text, spans) = reader.encode(text), reader.spans(text)
+        row, (encoded_text, spans) = reader.join(reader.encode(text)), reader.spans(text)
         for first, end in word_tokens(word, encoded_text, spans, occurrence):
-            room = len(row) if reader.room is None else reader.room
+            room = reader.room
             start = max(0, min((first + end - room) // 2, len(row) - room))
             ids.append([*reader.prefix, *row[start : start + room], *reader.suffix])
             shift = len(reader.prefix) - start
@@ -269,7 +312,7 @@ def line_examples(run: LoadedModel, request: ExampleRequest, listen: Listener) -
         raise BadInput(f"{run.path}: was not trained on a file of texts; name one")
     if request.split is not None:
         raise BadInput(f"split={request.split}: has no effect on the lines of a file; leave it out")
-    return labelled_texts(Path(path), request.column, listen)
+    return labelled_texts(Path(path), request.column, listen, run.text_columns)
 
 
 def row_examples(run: LoadedModel, request: ExampleRequest, listen: Listener, *, rows: RowsOf) -> NamedInputs:
@@ -281,9 +324,11 @@ def row_examples(run: LoadedModel, request: ExampleRequest, listen: Listener, *,
     return NamedInputs(names, names, labels if any(labels) else ())
 
 
-def labelled_texts(path: Path, column: str | None, listen: Listener) -> NamedInputs:
+def labelled_texts(
+    path: Path, column: str | None, listen: Listener, trained_on: Sequence[ColumnRef] = ()
+) -> NamedInputs:
     """The texts of a file with their lines, and their labels where it has some; rows without a text are left out."""
-    rows = read_texts(path, listen, column)
+    rows = read_texts(path, listen, column, trained_on)
     present = {line: text for line, text in rows.items() if text.strip()}
     if n_empty := len(rows) - len(present):
         listen("notice", text=f"{path}: {n_empty:,} row{'s have' if n_empty > 1 else ' has'} no text and no cluster")
@@ -307,7 +352,7 @@ def _labels(path: Path) -> dict[int, str]:
 
 def _labelled_rows(data: Any, part: Any) -> Iterator[tuple[str, str]]:
     is_label = data.processor.target_type == "label"
-    return ((" ".join(row.texts), row.labels[0] if is_label else "") for row in part.rows)
+    return (("\t".join(row.texts), row.labels[0] if is_label else "") for row in part.rows)
 
 
 def _sources(data: Any, part: Any) -> Iterator[tuple[str, str]]:
@@ -316,7 +361,9 @@ def _sources(data: Any, part: Any) -> Iterator[tuple[str, str]]:
 
 TEXT_OPTIONS = frozenset({"pool", "layer", "word", "occurrence", "overflow"})
 TEXTS = Embedder(embed_texts, line_examples, options=TEXT_OPTIONS)
-LABELLED_TEXTS = Embedder(embed_texts, partial(row_examples, rows=_labelled_rows), options=TEXT_OPTIONS)
+LABELLED_TEXTS = Embedder(
+    partial(embed_texts, reader_of=labelled_reader), partial(row_examples, rows=_labelled_rows), options=TEXT_OPTIONS
+)
 TAGGED_TEXTS = Embedder(
     embed_texts,
     partial(row_examples, rows=lambda _, part: ((" ".join(each.words), "") for each in part.sentences)),
