@@ -59,6 +59,17 @@ def test_copying_is_chosen_with_its_reason_where_targets_copy(people):
         assert chosen.data.unknown_words == 0
 
 
+def test_a_recipe_that_copies_has_unknown_words_wherever_it_comes_from(people, tmp_path):
+    file, words = tmp_path / "my.toml", {"data.path": str(people), "data.tokenizer": "word"}
+    file.write_text(f"[data]\nkind = 'pairs'\npath = '{people}'\ntokenizer = 'word'\n[model]\ncopy = true\n")
+    assert choose(str(file)).recipe.data.unknown_words == 64
+    assert choose(str(file), {"data.unknown_words": 3}).recipe.data.unknown_words == 3
+    assert choose(str(file), {"model.copy": False}).recipe.data.unknown_words == 0
+    assert choose("translate", {**words, "model.copy": True}).recipe.data.unknown_words == 64
+    assert choose("translate", words).recipe.data.unknown_words == 0
+    assert choose(None, {"data.kind": "pairs", **words, "model.copy": True}).recipe.data.unknown_words == 64
+
+
 def test_copying_is_not_chosen_for_translations(tmp_path):
     from harken.data.synthetic.phrases import phrases
 
@@ -126,6 +137,33 @@ def test_exports_refuse_a_model_that_copies_in_one_line(run, tmp_path):
         _build_graph(run)
 
 
+def test_packed_rows_copy_unknown_words_as_single_rows_do(people):
+    """Rows of several pairs, whose temporary ids have the same numbers, against each pair alone."""
+    settings = {**SMALL, "task.packed": True, "data.examples": 100, "train.batch": 4}
+    recipe = choose(str(people), settings).recipe
+    task = recipe.bind(recipe.load_data())
+    torch.manual_seed(0)
+    model, batch, total = recipe.build(task.data.processor.vocab).double(), task.batches.batch(0, 0), 0.0
+    edge, n_temporary = model.edge, 0
+    for source, target in zip(split_rows(batch.source, edge), split_rows(batch.targets, edge), strict=True):
+        tokens = torch.tensor([[edge, *target[:-1]]])
+        logs = model.scores(tokens, source=torch.tensor([source])).log_softmax(-1)[0]
+        total -= sum(float(logs[n, token].detach()) for n, token in enumerate(target))
+        n_temporary += any(task.data.processor.source.vocab <= token < edge for token in target)
+    assert recipe.data.unknown_words == 64
+    assert n_temporary > 5
+    assert float(task.loss(model, batch).total.detach()) == pytest.approx(total, rel=1e-6)
+
+
+def split_rows(rows: torch.Tensor, edge: int) -> list[list[int]]:
+    """The pairs of packed rows: each ends with the edge token; padding has none before it."""
+    pairs = [list[int]()]
+    for token in (int(token) for row in rows for token in row if token >= 0):
+        pairs[-1].append(token)
+        pairs += [[]] * (token == edge)
+    return [list(pair) for pair in pairs if len(pair) > 1]
+
+
 class Died(Exception):
     """Simulates a killed process."""
 
@@ -153,7 +191,7 @@ def test_an_interrupted_training_resumes_bitwise(people, tmp_path, kind):
     [
         ({"model.copy": True, "data.shared_vocab": False, "model.share_embeddings": False}, "model.copy=true: a word"),
         ({"model.copy": False, "data.unknown_words": 4}, "data.unknown_words=4: only a model that copies"),
-        ({"data.unknown_words": 4, "task.packed": True}, "data.unknown_words=4: not compatible with task.packed=true"),
+        ({"data.unknown_words": 4, "task.grammar": "trees"}, "data.unknown_words=4: .* or task.grammar=none"),
     ],
 )
 def test_settings_that_do_not_fit_to_copying_are_refused(people, tmp_path, settings, message):

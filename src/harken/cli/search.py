@@ -38,8 +38,8 @@ def search(
 ) -> None:
     """Find the texts of CORPUS nearest to QUERY; print the score, line number and text of each.
 
-    CORPUS is a file with one text per line, or a table with a column of texts. For a RUN on several columns it is a table
-    with these columns, and a QUERY has a tab between them.
+    CORPUS is a file with one text per line, or a table with a column of texts. For a RUN on several columns it is a
+    table with these columns, and a QUERY has a tab between them.
 
     For a RUN on images or captions, CORPUS is a folder of images and QUERY an image file; for a RUN on sets, tables of
     sets; for a RUN on graphs, CORPUS is a graph and QUERY the name of a node or a graph in it; for a RUN on stories,

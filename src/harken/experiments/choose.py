@@ -4,6 +4,7 @@ import hashlib
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -57,7 +58,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     overrides = dict(settings or {})
     top = (recipe.OVERRIDE, overrides)
     if what is None:
-        return RecipeChoice(recipe.resolve(top), None)
+        return RecipeChoice(_resolve([], [top]), None)
     if what.endswith(".toml"):
         return RecipeChoice(_from_file(what, overrides), None)
     # a recipe that shares its name with a catalogue entry is meant only if the settings name the data
@@ -65,7 +66,8 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     is_recipe = what in recipe.shipped_names() and (data_setting or what not in catalogue.ENTRIES)
     if not Path(what).exists() and is_recipe:
         shipped = recipe.shipped(what)
-        return RecipeChoice(recipe.resolve((f"recipe {what}", shipped), *_inherited(shipped | overrides), top), None)
+        layers = [(f"recipe {what}", shipped), *_inherited(shipped | overrides)]
+        return RecipeChoice(_resolve(layers, [top]), None)
     if data_setting:
         fix = f"remove one of them, or name a recipe: harken train char {data_setting}=..."
         raise BadInput(f"{what}: {data_setting} also names the data; {fix}")
@@ -108,8 +110,15 @@ def _from_file(what: str, overrides: SettingsDict) -> Recipe:
         settings.pop("data.sha256", None)  # the checksum of other data
     if settings.get("from", "none") != "none":
         settings["from"] = str(Path(what).parent / str(settings["from"]))
-    layers = *_inherited(settings | overrides), (what, settings), (recipe.OVERRIDE, overrides)
-    return _relative_to_file(what, names, recipe.resolve(*layers))
+    resolved = _resolve(_inherited(settings | overrides), [(what, settings), (recipe.OVERRIDE, overrides)])
+    return _relative_to_file(what, names, resolved)
+
+
+def _resolve(defaults: Sequence[tuple[str, SettingsDict]], top: Sequence[tuple[str, SettingsDict]]) -> Recipe:
+    """The recipe of these layers; where they set model.copy, with the defaults of copying."""
+    chosen = recipe.resolve(*defaults, *top)
+    copying = copy_layer(chosen) if "model.copy" in chosen.origins else None
+    return recipe.resolve(*defaults, copying, *top) if copying else chosen
 
 
 def _inherited(settings: SettingsDict) -> list[tuple[str, SettingsDict]]:

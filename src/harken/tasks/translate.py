@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE, Array, Batch
-from harken.data.pairs.batch import PackedPairs, eval_batches
+from harken.data.pairs.batch import eval_batches
 from harken.data.pairs.source import PairData, Pairs
 from harken.data.source import Dataset
 from harken.decode.beam import BeamSearch, SearchSettings
@@ -86,7 +86,7 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         if self.max_new_tokens is None and (target > 2 * source + 11).mean() > 0.5:  # the default of SearchSettings
             problem = "is not set, and most targets are longer than twice their source plus ten"
             raise BadSetting(f"task.max_new_tokens {problem}; set task.max_new_tokens={longest + 1}")
-        batches = PackedPairs(data.train, batch, seed=seed) if self.packed else data.batches(batch, seed)
+        batches = data.packed_batches(batch, seed) if self.packed else data.batches(batch, seed)
         task = TranslateTask(self, data, batches)
         task.truncated, task.overflow, task.fixed_shapes = truncated, overflow, self.packed
         return task
@@ -100,9 +100,9 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         if n_unknown and not copies:
             fix = "set model.copy=true or data.unknown_words=0"
             raise BadSetting(f"data.unknown_words={n_unknown}: only a model that copies can generate them; {fix}")
-        if n_unknown and (self.packed or self.grammar != "none"):
-            other = "task.packed=true" if self.packed else f"task.grammar={self.grammar}"
-            raise BadSetting(f"data.unknown_words={n_unknown}: not compatible with {other}; set only one of them")
+        if n_unknown and self.grammar != "none":
+            fix = f"not compatible with task.grammar={self.grammar}; set data.unknown_words=0 or task.grammar=none"
+            raise BadSetting(f"data.unknown_words={n_unknown}: {fix}")
 
 
 class PaddedBatches(TrainingBatches[Batch], Protocol):

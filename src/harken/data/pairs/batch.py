@@ -5,7 +5,7 @@ same in every epoch; the choice among pairs of equal length and the order of the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -135,16 +135,22 @@ class PackedPairBatch(Batch):
 class PackedPairs(Packing):
     """The packed training batches of one epoch, several pairs per row. Source and target rows differ in length."""
 
-    def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:
+    def __init__(self, pairs: Pairs, rows: int, *, seed: int, unknown: UnknownWordDraws | None = None) -> None:
         lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # including the edge token
         super().__init__(lengths, _row_lengths(*lengths), rows, seed=seed)
-        self.pairs, self.tokens = pairs, max(1, round(int(lengths[1].sum()) / self.steps))
+        self.pairs, self.unknown = pairs, unknown
+        self.tokens = max(1, round(int(lengths[1].sum()) / self.steps))
 
     def batch(self, epoch: int, step: int) -> PackedPairBatch:
         indices, counts = self.picks(epoch, step)
-        sides = zip((self.pairs.source, self.pairs.target), self.widths, strict=True)
+        sides = [self.pairs.source, self.pairs.target]
+        if self.unknown:
+            ids = self.unknown.replace(*(side.gather(indices) for side in sides), epoch, step)
+            sides = [replace(s, ids=i, starts=np.append(0, np.cumsum(n))) for s, (i, n) in zip(sides, ids, strict=True)]
+            indices = np.arange(len(indices))
         (source, source_pos, source_doc), (target, pos, doc) = (
-            map(torch.from_numpy, pack_rows(side, indices, counts, width)) for side, width in sides
+            map(torch.from_numpy, pack_rows(side, indices, counts, width))
+            for side, width in zip(sides, self.widths, strict=True)
         )
         targets = torch.where(doc < torch.from_numpy(counts)[:, None], target, IGNORE)
         tokens = target.roll(1, 1)  # the edge token that ends a target also starts the next

@@ -44,7 +44,8 @@ from .files import (
 )
 
 if TYPE_CHECKING:
-    from .batch import PairBatches
+    from .batch import PackedPairs, PairBatches
+    from .unknown_words import UnknownWordDraws
 
 TokenizerKind = Literal["char", "word", "bpe", "wordpiece", "symbol"]
 Pair = tuple[str, str]  # source, target
@@ -89,14 +90,23 @@ class PairData(SplitData[PairTokenizers, Pairs]):
     def batches(self, rows: int, seed: int) -> "PairBatches":
         """The training batches, each with about as many tokens as `rows` pairs."""
         from .batch import PairBatches  # imports torch late
-        from .unknown_words import UnknownWordDraws
 
         rate, options = self.settings.bpe_dropout, {"seed": seed, "max_length": self.settings.max_length}
         sides = zip(self.processor.sides, (self.train.source, self.train.target), strict=True)
         dropouts = [BPEDropout(t, side, rate, **options) if rate and t.kind == "bpe" else None for t, side in sides]
+        return PairBatches(self.train, rows, seed=seed, dropouts=dropouts, unknown=self._unknown_draws(seed))
+
+    def packed_batches(self, rows: int, seed: int) -> "PackedPairs":
+        """The training batches, each with `rows` rows of several pairs."""
+        from .batch import PackedPairs
+
+        return PackedPairs(self.train, rows, seed=seed, unknown=self._unknown_draws(seed))
+
+    def _unknown_draws(self, seed: int) -> "UnknownWordDraws | None":
+        from .unknown_words import UnknownWordDraws
+
         numbers = self.settings.unknown_words, self.settings.unknown_rate, seed
-        unknown = UnknownWordDraws(self.train.source, self.train.target, *numbers) if numbers[0] else None
-        return PairBatches(self.train, rows, seed=seed, dropouts=dropouts, unknown=unknown)
+        return UnknownWordDraws(self.train.source, self.train.target, *numbers) if numbers[0] else None
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The training pairs, decoded."""
