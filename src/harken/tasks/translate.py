@@ -23,7 +23,7 @@ from harken.models import EncoderDecoder, ModelSettings
 from . import Baseline, Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
 from .baselines.query_template import QueryTemplates
 from .metrics import generation, weighted
-from .metrics.execution import execution_rows
+from .metrics.execution import check_references, execution_rows
 from .next_word import nll
 
 QUICK_SOURCES = 200  # sources with generated targets in a quick evaluation
@@ -77,6 +77,10 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
             fix = "set model.share_embeddings=false or data.shared_vocab=true"
             raise BadSetting(f"model.share_embeddings=true: source and target have different vocabularies; {fix}")
         self._check_copying(data, model)
+        if self.metric == "execution":
+            for pairs in data.splits.values():
+                n_sources = self.eval_pairs or len(pairs)
+                check_references(pairs.references[:n_sources], pairs.sources[:n_sources])
         if self.packed and not model.supports_packing:
             raise BadSetting("task.packed=true: needs a Transformer model; set task.packed=false")
         if self.packed and data.settings.bpe_dropout:

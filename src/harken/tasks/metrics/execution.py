@@ -44,6 +44,13 @@ def execution_rows(texts: Sequence[str], references: References, sources: Sequen
     return [max(float(_same_rows(text, ref, source)) for ref in refs) for text, refs, source in rows]
 
 
+def check_references(references: References, sources: Sequence[str]) -> None:
+    """Raise for a source without a valid schema, and for a reference that does not run on its table."""
+    for refs, source in zip(references, sources, strict=True):
+        for reference in refs:
+            _same_rows(reference, reference, source)
+
+
 def _same_rows(query: str, reference: str, source: str) -> bool:
     schema = find_schema(source)
     if schema is None:
