@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import pytest
 
@@ -9,9 +10,14 @@ TINY = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "tr
 
 
 @pytest.fixture
-def bert(harken, tales):
+def training(harken, tales):
     output = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab_size=200")
     assert output.code == 0, output
+    return output.out
+
+
+@pytest.fixture
+def bert(training):
     return "bert"
 
 
@@ -50,8 +56,11 @@ def test_a_language_model_is_refused_by_fill(harken, folders):
     assert "use harken generate" in output.err
 
 
-def test_classify_says_whether_the_second_text_of_a_pair_is_next(harken, bert):
+def test_classify_says_whether_the_second_text_of_a_pair_is_next(harken, bert, training):
     pair = ["the cat sleeps", "it wakes up"]
+    command = training.splitlines()[-1].partition("   does")[0]  # the next step
+    assert shlex.split(command)[:4] == ["harken", "classify", "bert", "--pair"]
+    assert "next" in harken(*shlex.split(command)[1:]).out
     output = harken("classify", bert, "--pair", *pair)
     assert {word for word in output.out.split() if "-" in word} == {"is-next", "not-next"}
     both = json.loads(harken("classify", bert, "--pair", *pair, "--pair", "a", "b", "--json").out)["labels"]

@@ -87,10 +87,14 @@ def _print_run(run: "Run") -> None:
 
 
 def _next_step(run: "Run") -> str:
-    """The line with the command that uses this run."""
+    """The lines with the commands that use this run."""
     example = run.family.example if run.verb == "generate" else run.facts.get("example", run.family.example)
     file = "my.txt " * (run.verb == "ask")
-    return f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}"
+    command = f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}"
+    if dict(run.recipe.task).get("objective", "mlm") == "mlm":
+        return command
+    next_sentence = f"harken classify {quote(str(run.path))} --pair 'The first sentence.' 'The next one.'"
+    return f"{command}\n          {next_sentence}   does the second text follow the first?"
 
 
 def _cross_validate(
