@@ -266,11 +266,20 @@ def _unknown_setting(section: str, name: str, settings_class: type[Settings], ea
     for new in renamed.SETTINGS.get(f"{section}.{name}", ()):
         if new in fields:
             return f"{section}.{name} is now {section}.{new}"
+    if section == "model" and (kinds := _models_with(name, earlier["data"])):
+        return f"model.{name} is not a setting of {fields['kind'].default}; models with it: {', '.join(kinds)}"
     elsewhere = [f"{other}.{name}" for other, settings in earlier.items() if name in type(settings).model_fields]
     hint = did_you_mean(name, fields).replace("Did you mean ", f"Did you mean {section}.")
     hint = f" Did you mean {elsewhere[0]}?" if elsewhere else hint
     listing = f"harken check --settings {fields['kind'].default} lists them"
     return f"{section}.{name} is not a setting{f'.{hint}' if hint else f'; {listing}'}"
+
+
+def _models_with(name: str, source: Settings) -> list[str]:
+    """The models for this data that have a setting."""
+    group = _data_family(source).models
+    kinds = registry.kind_names("model", group)
+    return [kind for kind in kinds if name in registry.find_kind("model", kind, group).model_fields]
 
 
 def _explain(section: str, settings_class: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:

@@ -266,6 +266,10 @@ MISSING = "no such file, folder, catalogue entry (harken data) or recipe; check 
         ("no/such/place.txt", f"no/such/place.txt: {MISSING}"),
         ("mt.txt", f"mt.txt: {MISSING}. Did you mean my.txt?"),  # one letter of two
         ("lm.toml", "lm.toml: no such recipe; check the name"),
+        (
+            "karate",
+            f"karate: {MISSING.partition(';')[0]}; the demo of this name trains on its own data: harken demo karate",
+        ),
         ("", f"'': {MISSING}"),
         (
             "data.source=a.en",

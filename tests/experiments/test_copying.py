@@ -199,6 +199,34 @@ def test_settings_that_do_not_fit_to_copying_are_refused(people, tmp_path, setti
         harken.train(people, out=tmp_path / "run", settings={**SMALL, **settings})
 
 
+def test_a_model_that_cannot_copy_is_refused_with_those_that_can(people):
+    with pytest.raises(BadSetting, match=r"model.copy is not a setting of conv; models with it: .*rnn-attention, .*"):
+        choose(str(people), {"model.kind": "conv", "model.copy": True})
+
+
+def test_several_runs_to_start_from_are_a_comparison(people):
+    with pytest.raises(BadSetting, match=r"from=runs/a,runs/b: .*: harken compare DATA from=runs/a,runs/b$"):
+        choose(str(people), {"from": "runs/a,runs/b"})
+
+
+def test_a_schema_that_sqlite_refuses_is_found_before_the_training(tmp_path):
+    lines = [f"table city (name, size): how many with size {n} ?\tselect count(*) from city\n" for n in range(60)]
+    file, steps = tmp_path / "sql.tsv", list[str]()
+    settings = {**SMALL, "task.metric": "execution", "train.steps": 1}
+    for problem, bad in (
+        ("has no schema", "how many ?"),
+        ("has no table in sqlite: duplicate", "table a (x, X): all ?"),
+    ):
+        (tmp_path / "valid.tsv").write_text(f"{bad}\tselect count(*) from a\n")
+        file.write_text("".join(lines))
+        held_out = {"data.valid": str(tmp_path / "valid.tsv"), "data.test": 0.0}
+        with pytest.raises(BadInput, match=f"task.metric=execution: .*{problem}"):
+            harken.train(
+                file, out=tmp_path / "run", settings=settings | held_out, listen=lambda e, **_: steps.append(e)
+            )
+    assert "step" not in steps
+
+
 def test_a_run_with_unknown_words_gives_their_number_to_the_next_training(run, people):
     start = {"from": str(run.path)}
     assert choose(str(people), start).recipe.data.unknown_words == 64

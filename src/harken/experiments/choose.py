@@ -308,6 +308,10 @@ def find_data(what: str, *, listen: Listener = silent) -> Path:
         fix = f"put the data or a recipe before it, as in: harken train translate {what}"
         raise BadInput(f"{what}: a setting where the data is expected; {fix}")
     problem = "no such file, folder, catalogue entry (harken data) or recipe"
+    from .demos import all_texts  # imports this module
+
+    if what in all_texts():
+        raise BadInput(f"{what}: {problem}; the demo of this name trains on its own data: harken demo {what}")
     suggestion = similar_path(what, [*catalogue.ENTRIES, *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {problem}; check the name{suggestion}")
 

@@ -209,6 +209,9 @@ def with_checksum(start: InitialWeights) -> InitialWeights:
 
 
 def _recipe(folder: str) -> Recipe:
+    if "," in folder and not Path(folder).exists():
+        problem = "a training starts from one run; to compare the trainings from several"
+        raise BadSetting(f"from={folder}: {problem}: harken compare DATA from={folder}")
     files = ("recipe.toml", WEIGHTS, *run_folder.TOKENIZER_FILES)
     run_folder.read_manifest(Path(folder), *files)  # raises for an incomplete run
     return recipes.resolve((str(Path(folder) / "recipe.toml"), recipes.read(Path(folder) / "recipe.toml")))

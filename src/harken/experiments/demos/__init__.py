@@ -50,10 +50,16 @@ class DemoOutput:
         return self.lines or [line for pair in pairs for line in pair]
 
 
+def all_texts() -> dict[str, DemoTexts]:
+    """The texts of each demo by its name."""
+    texts: dict[str, DemoTexts] = tomllib.loads(files(__package__).joinpath("texts.toml").read_text("utf-8"))
+    return texts
+
+
 def demo_texts(name: str, run: Run, **values: str) -> DemoTexts:
     """The title and the commands of a demo, with the run folder and these values in them."""
     values["run"] = quote(str(run.path))
-    texts = tomllib.loads(files(__package__).joinpath("texts.toml").read_text("utf-8"))[name]
+    texts = all_texts()[name]
     hints = {command.format(**values): purpose for command, purpose in texts["hints"].items()}
     return {"title": texts["title"].format(**values), "hints": hints}
 
