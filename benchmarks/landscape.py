@@ -7,9 +7,11 @@ python benchmarks/landscape.py runs/tales --batches 8 --grid 41 --json
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import harken
+from harken.errors import HarkenError
 from harken.experiments.report.landscape_plot import landscape_svg
 
 
@@ -25,7 +27,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = vars(parser.parse_args())
     name, out, as_json = options.pop("run"), options.pop("out"), options.pop("json")
-    landscape = harken.load(name).landscape(**options)
+    try:
+        landscape = harken.load(name).landscape(**options)
+    except HarkenError as error:
+        sys.exit(f"landscape.py: {error}")
     out.write_text(landscape_svg(landscape, f"Loss around the weights of {Path(name).name}"), "utf-8")
     print(json.dumps(landscape.facts()) if as_json else f"{landscape}; {out}")
 

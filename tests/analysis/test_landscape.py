@@ -1,6 +1,7 @@
 """Hessian-vector products, Lanczos and the landscape of a run, next to dense Hessians and finite differences."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -120,6 +121,13 @@ def test_the_cross_entropy_without_logits_can_be_differentiated_twice(smoothing)
 
     assert torch.autograd.gradcheck(loss, (h, W, b))
     assert torch.autograd.gradgradcheck(loss, (h, W, b))
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "landscape.py"
+    done = subprocess.run([sys.executable, script, tmp_path / "none"], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "none: no such folder" in done.stderr
 
 
 # --- Lanczos ----------------------------------------------------------------------------------------------------------
