@@ -181,6 +181,23 @@ def test_types_can_be_switched_off(typed):
     assert (data.processor.node_types, data.processor.edge_types, data.processor.features) == ([], [], 1)
 
 
+def test_a_run_from_before_there_were_types_reads_a_column_of_numbers_as_a_feature(tmp_path):
+    nodes = "\n".join(["name,type,age,club", *(f"n{n},{n % 3},{n},{'xy'[n % 2]}" for n in range(20))])
+    edges = "\n".join(["source,target", *(f"n{n},n{(n + 1) % 20}" for n in range(20))])
+    folder = write(tmp_path / "old", nodes=nodes, edges=edges)
+    before, now = load(folder, types=False), load(folder)
+    assert (before.processor.features, now.processor.node_types) == (2, ["0", "1", "2"])
+    source = GraphSource(path=str(folder))  # an old recipe does not say that there are no types
+    same, other = (
+        source.load_data(tokenizer=before.processor),
+        source.load_split(folder, "", tokenizer=before.processor),
+    )
+    for data in (same, other):
+        assert np.array_equal(data.tables.x, before.tables.x)
+        assert before.processor.read(data.tables).shape == (20, 2)
+    assert source.load_data(tokenizer=now.processor).tables.node_types == now.tables.node_types
+
+
 def test_a_type_is_the_label_if_there_is_no_other(tmp_path):
     rows = [f"n{k},{('tree', 'bush')[k % 2]}" for k in range(20)]
     edges = [f"n{k},n{(k + 1) % 20}" for k in range(20)]

@@ -49,6 +49,13 @@ class GraphProcessor(SavedProcessor):
         n_outputs, of_pairs = 0 if self.target_level == "edge" else len(self.labels), self.target_level == "pair"
         return LabelOutputs(self.features, n_outputs, edge_types=len(self.edge_types), of_pairs=of_pairs)
 
+    def reads(self, tables: GraphTables) -> bool:
+        """Whether a graph has as many input features as that of the training."""
+        if self.feature_source == "file" and tables.x is None:
+            return False
+        x, n_types, n = build_features(tables, self.feature_source), len(self.node_types), len(tables.node_names)
+        return input_width(x, n, n_types, self.feature_source, identity=self.identity) == self.features
+
     def read(self, tables: GraphTables) -> Features:
         """The scaled features of a graph, with those of each node type in columns of their own."""
         x, n_types, n = build_features(tables, self.feature_source), len(self.node_types), len(tables.node_names)

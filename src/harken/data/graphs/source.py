@@ -126,19 +126,27 @@ class GraphSource(DataSource[GraphProcessor]):
         is_sorted = tables.graph_ids is None or (np.diff(tables.graph_ids) >= 0).all()
         return tables if is_sorted else sort_by_graph(tables)
 
+    def _read_for(self, processor: GraphProcessor | None, path: str, listen: Listener) -> GraphTables:
+        """The files as a run reads them: to one from before there were types, a column of numbers `type` is a feature."""
+        tables = self.read(path, listen)
+        if processor is None or tables.node_types is None or processor.node_types or processor.reads(tables):
+            return tables
+        untyped = self.model_copy(update={"types": False}).read(path)
+        return untyped if processor.reads(untyped) else tables
+
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> "GraphData":
         if not self.path:
             raise BadSetting("data.path is not set; name a graph: data.path=my.npz")
-        tables = self._clean_labels(self.read(self.path, listen), listen)
+        known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
+        tables = self._clean_labels(self._read_for(known, self.path, listen), listen)
         digest = files_sha256(graph_paths(Path(self.path)), self.sha256, self.path)
         level = self._infer_level(tables)
         tables, edges = self._unique_edges(tables, level)
         splits = self._make_splits(tables, level, edges)
         if not len(splits["train"]):
             raise BadInput(f"{tables.location}: has no training {level}s; add more, or reduce data.valid and data.test")
-        known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
         if (known is None or known.feature_source != "file") and self._are_constant(tables.x):
             problem = "the features are the same for all nodes, and are not used; data.feature_scaling=none uses them"
             listen("notice", text=f"{tables.location}: {problem}")
@@ -162,7 +170,7 @@ class GraphSource(DataSource[GraphProcessor]):
         """
         level = tokenizer.target_level
         source = self.model_copy(update={"target_type": tokenizer.target_type})
-        tables, edges = self._unique_edges(source._clean_labels(self.read(path, listen), listen), level)
+        tables, edges = self._unique_edges(source._clean_labels(self._read_for(tokenizer, path, listen), listen), level)
         if not split:
             targets = edges if level == "edge" else np.empty(0, np.float32)
             return GraphData(self, tokenizer, [], {}, "", tables=tables, targets=targets)
