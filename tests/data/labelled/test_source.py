@@ -128,6 +128,15 @@ def test_a_table_without_a_header_is_read_by_column_numbers(tmp_path):
     assert sum(map(len, data.parts.values())) == 60
 
 
+def test_a_run_on_columns_by_number_reads_json_lines_by_their_names(tmp_path):
+    rows = [(f"the {word} {n}", "good" if word == "red" else "bad") for n in range(20) for word in ("red", "blue")]
+    (tmp_path / "t.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in rows))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"label": b, "text": a}) + "\n" for a, b in rows[:8]))
+    source = TableSource(path=str(tmp_path / "t.tsv"), text=2, label=1, tokenizer="word")
+    part = source.load_split(str(tmp_path / "t.jsonl"), "test", tokenizer=source.load_data().processor).splits["test"]
+    assert [(row.texts[0], row.labels[0]) for row in part.rows] == rows[:8]
+
+
 def test_json_lines_have_texts_and_lists_of_labels(tmp_path):
     rows = [{"text": sentence(n), "label": [["a"], ["b", "c"], []][n % 3]} for n in range(60)]
     path = write_table(tmp_path, map(json.dumps, rows), "my.jsonl")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.data.pairs.files import PairFile, normalize_text
+from harken.data.pairs.files import PairFile, find_pair_file, normalize_text
 from harken.data.tables.read import SkippedRows
 from harken.errors import BadInput
 
@@ -154,6 +154,13 @@ def test_a_key_set_for_one_side_leaves_the_other_key_to_the_other_side(tmp_path)
     assert read(tmp_path / "a.jsonl", target="y") == TWO
     with pytest.raises(BadInput, match=r"column 'y' is used twice; set data\.source and data\.target to different"):
         read(tmp_path / "a.jsonl", source="y", target="y")
+
+
+def test_columns_by_number_are_the_detected_keys_of_json_lines(tmp_path):
+    lines = [json.dumps({"target": f"le chat numéro {n}", "source": f"the cat number {n}"}) for n in range(9)]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    pairs = find_pair_file(str(tmp_path / "p.jsonl"), 1, 2).pairs()
+    assert next(iter(pairs)) == ("the cat number 0", "le chat numéro 0")
 
 
 def test_a_lone_surrogate_in_json_is_replaced(tmp_path):

@@ -29,6 +29,7 @@ from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.frame import frame_column_type
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import LIST_SEPARATOR, SkippedRows, check_skipped
+from harken.data.tables.text_file import JSON_SUFFIXES, text_file
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
@@ -187,6 +188,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def columns(self, path: Path) -> tuple[ColumnRequest, ColumnRequest]:
         """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
+        if text_file(path).suffix in JSON_SUFFIXES:  # objects have no numbers of columns
+            text, label = (None if isinstance(ref, int) else ref for ref in (text, label))
         if text is None or label is None:
             names = (text, label, self.group, self.time)
             detection = detect_kind(self._column_file(path), self.encoding, names)

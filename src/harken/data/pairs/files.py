@@ -15,7 +15,7 @@ from harken.data.sets.columns import header_names
 from harken.data.split import group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import LIST_SEPARATOR, OnSkip, SkippedRows, check_skipped
-from harken.data.tables.text_file import iter_lines, text_file
+from harken.data.tables.text_file import JSON_SUFFIXES, iter_lines, text_file
 from harken.errors import BadInput
 from harken.events import silent
 from harken.suggestions import similar_path
@@ -106,6 +106,8 @@ class PairFile:
         if self.path.suffix.lower() == ".mrg" or (detection and detection.kind == "trees"):
             return _read_trees(self.path, on_skip, self.encoding)
         columns = {"data.source": self.source, "data.target": self.target}
+        if text_file(self.path).suffix in JSON_SUFFIXES:  # objects have no numbers of columns
+            columns = {name: None if isinstance(ref, int) else ref for name, ref in columns.items()}
         detected = detection.settings.items() if detection and detection.kind == "pairs" else ()
         unused = {name: column for name, column in detected if column not in columns.values()}
         request = [(name, column or unused.get(name)) for name, column in columns.items()]
