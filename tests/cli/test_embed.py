@@ -107,6 +107,10 @@ def test_a_search_without_a_query_or_a_file_is_refused(harken, run, notes):
     assert harken("search", run, "note.txt", "a").err == (
         "harken: note.txt: cannot be read (No such file or directory); name a text file. Did you mean notes.txt?\n"
     )
+    assert harken("search", run, "the cat ran").err.endswith(
+        "the cat ran: no such file; the corpus is a file: one text per line, or a table with a column of texts; "
+        f"give it before the query: harken search {run} FILE 'the cat ran'\n"
+    )
 
 
 # --- words in their context, and inputs that are not texts ------------------------------------------------------------

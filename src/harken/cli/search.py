@@ -1,11 +1,13 @@
 """harken search RUN CORPUS QUERY..."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
 
 from harken.console import ConsoleListener
+from harken.errors import BadInput
 
 from . import json_option, load_run, overflow_option, print_json
 from .answers import Answer, answer_texts, null_line, parallel_lists
@@ -14,6 +16,8 @@ from .inputs import Inputs
 
 if TYPE_CHECKING:
     from harken.inference.answers import OverflowMode
+
+MAX_SHOWN = 60  # characters of a query in a message
 
 
 class CorpusOptions(TypedDict):
@@ -55,6 +59,10 @@ def search(
     is_query = Path(corpus).suffix.lower() in SUFFIXES or not Path(corpus).exists()  # one image is no corpus
     if not model.embedder.reads_lines and is_query:
         path, queries = None, (corpus, *queries)
+    if model.embedder.reads_lines and not queries and not Path(corpus).exists():
+        given = quote(corpus if len(corpus) < MAX_SHOWN else f"{corpus[:MAX_SHOWN]}...")
+        what = "the corpus is a file: one text per line, or a table with a column of texts"
+        raise BadInput(f"{corpus}: no such file; {what}; give it before the query: harken search {run} FILE {given}")
     inputs = Inputs(queries, "a query, or - to read queries")
     answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:
