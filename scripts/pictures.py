@@ -89,7 +89,7 @@ def _axis(name: str, limit: float) -> Axis:
 def bigbird_patterns() -> str:
     """Random links, window, global tokens and their union, as matrices of queries and keys."""
     patterns: dict[str, Structure] = {
-        "Random attention": random_links(LENGTH, 2),
+        "Random earlier keys": random_links(LENGTH, 2),
         "Window attention": window(1),
         "Global attention": global_tokens(2),
         "BigBird": bigbird(LENGTH, w=1, g=2, r=2),

@@ -61,8 +61,8 @@ LECTURE_TABLE = [LectureRow(**row) for row in _TABLES["training"]]
 CONSUMPTION: list[dict[str, Any]] = _TABLES["consumption"]  # pounds of CO2e as printed, and the model, if in the table
 PRICES: dict[str, tuple[float, float]] = _TABLES["prices"]  # USD per hour of a device
 PRICE_SOURCE = (
-    "Google Cloud, US, 2019, USD per hour of a device, preemptible to on-demand; the lecture prints no price per hour,"
-    " and these give its costs"
+    "USD per hour of a device, preemptible to on-demand (Google Cloud, US, 2019); the lecture prints no price per hour:"
+    " these are its costs by hours and devices"
 )
 
 

@@ -127,7 +127,7 @@ class GraphSource(DataSource[GraphProcessor]):
         return tables if is_sorted else sort_by_graph(tables)
 
     def _read_for(self, processor: GraphProcessor | None, path: str, listen: Listener) -> GraphTables:
-        """The files as a run reads them: to one from before there were types, a column of numbers `type` is a feature."""
+        """The files as a run reads them: one from before there were types has a column of numbers `type` as a feature."""
         tables = self.read(path, listen)
         if processor is None or tables.node_types is None or processor.node_types or processor.reads(tables):
             return tables
