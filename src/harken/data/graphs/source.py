@@ -127,7 +127,7 @@ class GraphSource(DataSource[GraphProcessor]):
         return tables if is_sorted else sort_by_graph(tables)
 
     def _read_for(self, processor: GraphProcessor | None, path: str, listen: Listener) -> GraphTables:
-        """The files as a run reads them: one from before there were types has a column of numbers `type` as a feature."""
+        """The files as a run reads them: for one without types, a column of numbers `type` may be a feature."""
         tables = self.read(path, listen)
         if processor is None or tables.node_types is None or processor.node_types or processor.reads(tables):
             return tables

@@ -145,7 +145,8 @@ class PackedPairs(Packing):
         indices, counts = self.picks(epoch, step)
         sides = [self.pairs.source, self.pairs.target]
         if self.unknown:
-            ids = self.unknown.replace(*(side.gather(indices) for side in sides), epoch, step)
+            source_ids, target_ids = (side.gather(indices) for side in sides)
+            ids = self.unknown.replace(source_ids, target_ids, epoch, step)
             sides = [replace(s, ids=i, starts=np.append(0, np.cumsum(n))) for s, (i, n) in zip(sides, ids, strict=True)]
             indices = np.arange(len(indices))
         (source, source_pos, source_doc), (target, pos, doc) = (
