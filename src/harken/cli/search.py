@@ -60,9 +60,9 @@ def search(
     if not model.embedder.reads_lines and is_query:
         path, queries = None, (corpus, *queries)
     if model.embedder.reads_lines and not queries and not Path(corpus).exists():
-        given = quote(corpus if len(corpus) < MAX_SHOWN else f"{corpus[:MAX_SHOWN]}...")
+        query = quote(corpus if len(corpus) < MAX_SHOWN else f"{corpus[:MAX_SHOWN]}...")
         what = "the corpus is a file: one text per line, or a table with a column of texts"
-        raise BadInput(f"{corpus}: no such file; {what}; give it before the query: harken search {run} FILE {given}")
+        raise BadInput(f"{corpus}: no such file; {what}; give it before the query: harken search {run} FILE {query}")
     inputs = Inputs(queries, "a query, or - to read queries")
     answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:

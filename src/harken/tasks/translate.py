@@ -90,7 +90,7 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         if self.max_new_tokens is None and (target > 2 * source + 11).mean() > 0.5:  # the default of SearchSettings
             problem = "is not set, and most targets are longer than twice their source plus ten"
             raise BadSetting(f"task.max_new_tokens {problem}; set task.max_new_tokens={longest + 1}")
-        batches = data.packed_batches(batch, seed) if self.packed else data.batches(batch, seed)
+        batches = data.batches(batch, seed, packed=self.packed)
         task = TranslateTask(self, data, batches)
         task.truncated, task.overflow, task.fixed_shapes = truncated, overflow, self.packed
         return task

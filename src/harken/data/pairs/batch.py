@@ -16,7 +16,7 @@ from harken.data.batch import IGNORE, MIN_ROW_TOKENS, Array, Batch, Packing, pac
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.tokenizers.pairs import BPEDropout
 
-from .source import Pairs
+from .source import PairData, Pairs
 from .unknown_words import UnknownWordDraws
 
 
@@ -156,6 +156,19 @@ class PackedPairs(Packing):
         targets = torch.where(doc < torch.from_numpy(counts)[:, None], target, IGNORE)
         tokens = target.roll(1, 1)  # the edge token that ends a target also starts the next
         return PackedPairBatch(tokens, targets, pos, doc, source=source, source_pos=source_pos, source_doc=source_doc)
+
+
+def training_batches(data: PairData, rows: int, seed: int, *, packed: bool) -> PairBatches | PackedPairs:
+    """The training batches of these pairs, with BPE-dropout and draws of unknown words as set."""
+    settings, train = data.settings, data.train
+    numbers = settings.unknown_words, settings.unknown_rate, seed
+    unknown = UnknownWordDraws(train.source, train.target, *numbers) if settings.unknown_words else None
+    if packed:
+        return PackedPairs(train, rows, seed=seed, unknown=unknown)
+    rate, options = settings.bpe_dropout, {"seed": seed, "max_length": settings.max_length}
+    sides = zip(data.processor.sides, (train.source, train.target), strict=True)
+    dropouts = [BPEDropout(t, side, rate, **options) if rate and t.kind == "bpe" else None for t, side in sides]
+    return PairBatches(train, rows, seed=seed, dropouts=dropouts, unknown=unknown)
 
 
 def _row_lengths(source: Array, target: Array) -> tuple[int, int]:

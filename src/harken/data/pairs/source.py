@@ -22,7 +22,7 @@ from harken.data.split import Column, FileSource, SplitData, files_sha256, list_
 from harken.data.tables.read import SkippedRows
 from harken.data.tables.text_file import notify_unread
 from harken.data.times import parse_times
-from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens
+from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, Overflow, report_overflow, silent
@@ -45,7 +45,6 @@ from .files import (
 
 if TYPE_CHECKING:
     from .batch import PackedPairs, PairBatches
-    from .unknown_words import UnknownWordDraws
 
 TokenizerKind = Literal["char", "word", "bpe", "wordpiece", "symbol"]
 Pair = tuple[str, str]  # source, target
@@ -87,26 +86,11 @@ class PairData(SplitData[PairTokenizers, Pairs]):
         sides = [side for pairs in self.parts.values() for side in (pairs.source, pairs.target)]
         return max(int(side.lengths.max(initial=0)) for side in sides)
 
-    def batches(self, rows: int, seed: int) -> "PairBatches":
-        """The training batches, each with about as many tokens as `rows` pairs."""
-        from .batch import PairBatches  # imports torch late
+    def batches(self, rows: int, seed: int, *, packed: bool = False) -> "PairBatches | PackedPairs":
+        """The training batches, each with about as many tokens as `rows` pairs; `packed`: rows of several pairs."""
+        from .batch import training_batches  # imports torch late
 
-        rate, options = self.settings.bpe_dropout, {"seed": seed, "max_length": self.settings.max_length}
-        sides = zip(self.processor.sides, (self.train.source, self.train.target), strict=True)
-        dropouts = [BPEDropout(t, side, rate, **options) if rate and t.kind == "bpe" else None for t, side in sides]
-        return PairBatches(self.train, rows, seed=seed, dropouts=dropouts, unknown=self._unknown_draws(seed))
-
-    def packed_batches(self, rows: int, seed: int) -> "PackedPairs":
-        """The training batches, each with `rows` rows of several pairs."""
-        from .batch import PackedPairs
-
-        return PackedPairs(self.train, rows, seed=seed, unknown=self._unknown_draws(seed))
-
-    def _unknown_draws(self, seed: int) -> "UnknownWordDraws | None":
-        from .unknown_words import UnknownWordDraws
-
-        numbers = self.settings.unknown_words, self.settings.unknown_rate, seed
-        return UnknownWordDraws(self.train.source, self.train.target, *numbers) if numbers[0] else None
+        return training_batches(self, rows, seed, packed=packed)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The training pairs, decoded."""
@@ -271,9 +255,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         places = ", ".join(locate(train_files, {*islice(dropped, MAX_SHOWN)}).values())
         notices = self._notices(n_excluded, places, n_too_long, splits)
         skipped.report(listen)
-        for text in filter(
-            None, [*(file.column_warning() for file in all_files), *notices, *near.notices(partial(locate, all_files))]
-        ):
+        warnings = [*(file.column_warning() for file in all_files), *notices, *near.notices(partial(locate, all_files))]
+        for text in filter(None, warnings):
             listen("notice", text=text)
         report_overflow(listen, *(part.overflow for part in splits.values()))
         data = PairData(self, tokenizer, train, splits, digest, train_hashes=train_hashes, notes=notes)
