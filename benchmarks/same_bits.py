@@ -39,6 +39,7 @@ CONTEXT = {"model.context": 16}
 PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 2, "task.label_smoothing": 0.1}
 BIGBIRD = {"model.structure": "bigbird", "model.block_size": 4, "model.window_blocks": 1, "model.global_blocks": 1}
 BIGBIRD |= {"model.random_blocks": 1, "model.random_seed": 3, "model.context": 64}
+COPYING = {"data.kind": "pairs", "data.tokenizer": "word", "model.copy": True, "data.unknown_words": 2}
 TWO_VOCABULARIES = {"data.shared_vocab": False, "model.share_embeddings": False}
 MEMNET = {"data.kind": "stories", "model.kind": "memnet", "model.d": 16}
 AUGMENT = {"model.stem": "patch", "model.pool": "first"}
@@ -125,6 +126,16 @@ def two_texts_file() -> str:
     return "first\tsecond\tlabel\n" + "".join(f"{a} {n}\t{b}\t{c}\n" for n, (a, b, c) in enumerate(rows))
 
 
+def names_file() -> str:
+    """Pairs where each target has a word of its source that occurs nowhere else."""
+    return "".join(f"my name is Ada{n} .\tje m'appelle Ada{n} .\n" for n in range(150))
+
+
+def columns_file() -> str:
+    rows = (f"user{n % 5}\t{('lamp', 'chair')[n % 2]}\tit is loud {n}\t{'ny'[n % 3 > 0]}\n" for n in range(90))
+    return "user\tproduct\ttext\tlabel\n" + "".join(rows)
+
+
 def several_labels_file() -> str:
     rows = (f"A {('cold', 'warm')[n % 2]} day {n},{('wet;dark', 'dry', 'dry;dark')[n % 3]}\n" for n in range(90))
     return "text,label\n" + "".join(rows)
@@ -188,9 +199,11 @@ def trees_file() -> str:
 FILES: dict[str, Callable[[], str | bytes]] = {
     "text.txt": text_file,
     "pairs.tsv": lambda: "".join(f"{a}\t{b}\n" for a, b in sentences(150)),
+    "names.tsv": names_file,
     "labels.csv": table_file,
     "scores.csv": numbers_file,
     "two.tsv": two_texts_file,
+    "columns.tsv": columns_file,
     "several.csv": several_labels_file,
     "names.conll": tags_file,
     "houses.json": spans_file,
@@ -216,6 +229,10 @@ def generate(run: Any) -> Any:
 
 def translate(run: Any) -> Any:
     return run.translate("the cat sees the dog ."), run.translate("the bird likes the river .", beam=1)
+
+
+def translate_name(run: Any) -> Any:
+    return run.translate("my name is Zoe ."), run.translate("my name is Ada7 .", beam=1)
 
 
 def fill(run: Any) -> Any:
@@ -297,6 +314,13 @@ def rows() -> dict[str, Row]:
         ),
         "pairs two vocabularies": Row("pairs.tsv", {**pairs, **TWO_VOCABULARIES}, translate),
         "pairs packed": Row("pairs.tsv", {**pairs, "task.packed": True}, translate),
+        "pairs copying": Row("names.tsv", {**pairs, **COPYING, "model.kind": "transformer"}, translate_name),
+        "pairs rnn-attention copying": Row(
+            "names.tsv", {**plain, "model.layers": 1, **PAIRS, **COPYING, "model.kind": "rnn-attention"}, translate_name
+        ),
+        "pairs bert copying": Row(
+            "names.tsv", {**pairs, "data.tokenizer": "wordpiece", "model.copy": True, "model.kind": "bert"}, translate_name
+        ),
         "pairs trees": Row("trees.mrg", {**SMALL, **PAIRS}, lambda run: run.translate("the cat sees")),
         "table gpt": Row("labels.csv", {**head, "data.kind": "table", "model.kind": "gpt"}, classify("A warm day")),
         "table bert": Row("labels.csv", {**head, "data.kind": "table", "model.kind": "bert"}, classify("A warm day")),
@@ -310,6 +334,11 @@ def rows() -> dict[str, Row]:
         ),
         "table numbers": Row("scores.csv", {**head, "model.kind": "bert"}, classify("A warm day")),
         "table two texts": Row("two.tsv", {**head, "model.kind": "bert"}, classify("the cat sees\tthe dog")),
+        "table three columns": Row(
+            "columns.tsv",
+            {**head, "model.kind": "bert", "data.text": ["user", "product", "text"]},
+            classify("user1\tlamp\tit is loud"),
+        ),
         "table several labels": Row(
             "several.csv", {**head, "model.kind": "bert", "data.separator": ";"}, classify("A warm day")
         ),

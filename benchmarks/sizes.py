@@ -11,6 +11,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
@@ -61,6 +62,11 @@ def texts(folder: Path = SRC) -> list[Path]:
     return [p for p in (*modules(folder), *sorted(folder.rglob("*.toml"))) if p.parent != SRC / "data" / "synthetic"]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
 
@@ -78,7 +84,7 @@ def package(path: Path) -> str:
 
 
 def functions(path: Path) -> Iterator[Function]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             args = node.args
             plain = [*args.posonlyargs, *args.args, *args.kwonlyargs]
@@ -92,7 +98,7 @@ def functions(path: Path) -> Iterator[Function]:
 
 def banned_identifiers(path: Path) -> Iterator[str]:
     """Every use of a banned word as an identifier, alone or as a part of one."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 pass
@@ -114,7 +120,7 @@ def odd_phrases(path: Path) -> Iterator[str]:
         values = strings(tomllib.loads(path.read_text("utf-8")))
         yield from (f"{place(path)} {hit[0]}" for text in values if (hit := PHRASES.search(text)))
         return
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and (hit := PHRASES.search(node.value)):
             yield f"{place(path, node)} {hit[0]}"
 
@@ -130,7 +136,7 @@ def strings(value: object) -> Iterator[str]:
 
 def attribute_probes(path: Path) -> Iterator[str]:
     """Calls of hasattr, and of getattr with a default."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Call(func=ast.Name(id="hasattr")) | ast.Call(func=ast.Name(id="getattr"), args=[_, _, _]):
                 yield place(path, node)
@@ -146,7 +152,7 @@ def any_in_signatures(path: Path) -> Iterator[str]:
             elif isinstance(child, ast.FunctionDef) and (child.name in DUNDERS or not child.name.startswith("_")):
                 yield child
 
-    for node in public(ast.parse(path.read_text("utf-8"))):
+    for node in public(tree(path)):
         args = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
         annotations = [node.returns, *(arg.annotation for arg in args if arg is not None)]
         if any(re.search(r"\bAny\b", ast.unparse(annotation)) for annotation in annotations if annotation):
@@ -155,7 +161,7 @@ def any_in_signatures(path: Path) -> Iterator[str]:
 
 def class_names() -> Counter[str]:
     """How often each public class name is defined at the top level of a module of src."""
-    trees = (ast.parse(path.read_text("utf-8")) for path in modules())
+    trees = (tree(path) for path in modules())
     return Counter(n.name for t in trees for n in t.body if isinstance(n, ast.ClassDef) and n.name[0] != "_")
 
 

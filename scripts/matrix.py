@@ -56,6 +56,8 @@ HEADS = [
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # settings of the paper
 PICTURES |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
 PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 1, "task.label_smoothing": 0.1}
+COPYING = {"model.copy": True, "data.tokenizer": "word", "data.unknown_words": 2}
+COPY_MODELS = ("transformer", "rnn-attention")
 TWO_HEADS = ("gpt", "bert", "transformer", "set", "caption")
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
@@ -66,10 +68,14 @@ class Died(Exception):
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of data and a model that learns from it."""
+    """A kind of data and a model that learns from it; `copies`: it can copy words of the source, also unknown ones."""
 
     data: str
     model: str
+    copies: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.data} | {self.model}{', model.copy=true' if self.copies else ''}"
 
     def settings(self) -> dict[str, Any]:
         family_settings: dict[str, Any] = {"model.heads": 2} if self.model in TWO_HEADS else {}
@@ -85,6 +91,7 @@ class Family:
         family_settings |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
         family_settings |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
         family_settings |= {"data.tokenizer": "word"} if self.data == "stories" else {}
+        family_settings |= COPYING if self.copies else {}
         source = registry.find_kind("data", self.data)
         model = registry.find_kind("model", self.model, registry.FAMILIES[source.task].models)
         known = {"data": source, "model": model}
@@ -95,7 +102,7 @@ class Family:
         """Write a small data set of this kind; return its path, or the name of a generator."""
         if self.data not in DATA:
             return f"{self.data}:gcd"
-        name, make = DATA[self.data]
+        name, make = DATA["names" if self.copies else self.data]
         values = make()
         if self.data == "captions":  # the images of the table
             (folder / "spots.npz").write_bytes(_images())
@@ -105,6 +112,11 @@ class Family:
 
 def _pairs() -> str:
     return "".join(f"{source}\t{target}\n" for source, target in phrases(150))
+
+
+def _names() -> str:
+    """Pairs where each target has a word of its source that occurs nowhere else."""
+    return "".join(f"My name is Ada{n}.\tJe m'appelle Ada{n}.\n" for n in range(60))
 
 
 def _labels() -> str:
@@ -161,6 +173,7 @@ def _knows(parts: Mapping[str, Any], path: str) -> bool:
 DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "text": ("tales.txt", lambda: "\n\n".join(tales(8))),
     "pairs": ("phrases.tsv", _pairs),
+    "names": ("names.tsv", _names),
     "table": ("days.csv", _labels),
     "tags": ("names.conll", _tags),
     "spans": ("houses.json", _spans),
@@ -173,9 +186,10 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
 
 
 def families() -> list[Family]:
-    """Return every built-in model with its data; one body for each head, and the plain RNN."""
+    """Return every built-in model with its data; the models that copy; one body for each head, and the plain RNN."""
     encoders = [Family(data, model) for data in ("text", "pairs") for model in registry.MODELS[data]]
-    return [*encoders, *(Family(*head) for head in HEADS)]
+    copies = [Family("pairs", model, copies=True) for model in COPY_MODELS]
+    return [*encoders, *copies, *(Family(*head) for head in HEADS)]
 
 
 # --- the columns ------------------------------------------------------------------------------------------------------
@@ -279,7 +293,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         "",
         f"| data | model | {' | '.join(COLUMNS)} |",
         "|" + "---|" * (len(COLUMNS) + 2),
-        *(f"| {f.data} | {f.model} | {' | '.join(cells)} |" for f, cells in rows.items()),
+        *(f"| {family} | {' | '.join(cells)} |" for family, cells in rows.items()),
         "",
         "- train: a few steps on a little data, from its file to a finished run folder.",
         "- eval: the finished run, loaded and evaluated again, has exactly the same loss.",

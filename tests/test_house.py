@@ -31,7 +31,6 @@ def _script(path: str) -> ModuleType:
 
 sizes = _script("benchmarks/sizes.py")
 MODULES: list[Path] = sizes.modules()
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
 
 # imports point only to the right; packages between two bars do not import each other
 ORDER = (
@@ -66,7 +65,7 @@ VAGUE_MODULE_NAMES = {"utils", "util", "helpers", "helper", "base", "misc", "com
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything a file imports, wherever it does; relative imports made absolute."""
     package = ["harken", *path.relative_to(SRC).parent.parts]
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(sizes.tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -113,7 +112,8 @@ def test_an_import_to_the_left_is_detected(monkeypatch: pytest.MonkeyPatch) -> N
         "from harken import inference",
         "from ..inference import run",
     ):
-        monkeypatch.setitem(TREES, path, ast.parse(f"def late():\n    {text}"))
+        tree = ast.parse(f"def late():\n    {text}")
+        monkeypatch.setattr(sizes, "tree", lambda _, tree=tree: tree)
         assert [breach.partition(",")[2] for breach in _breaches(path)] == [" which is not to the right of tasks"]
 
 
@@ -141,8 +141,8 @@ def test_the_core_has_no_circular_imports() -> None:
 
 def test_only_the_eight_core_dependencies_are_imported_with_the_package() -> None:
     odd = []
-    for path, tree in TREES.items():
-        for node in _top_level(tree.body):
+    for path in MODULES:
+        for node in _top_level(sizes.tree(path).body):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
@@ -237,7 +237,7 @@ def _forbidden_uses(path: Path) -> Iterator[str]:
     for line, name in _imports(path):
         if FORBIDDEN_MODULES & set(name.split(".")) or name in FORBIDDEN_CALLS:
             yield f"{sizes.place(path)}:{line} {name}"
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(sizes.tree(path)):
         text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
         if text in FORBIDDEN_CALLS or text.endswith(".extractall"):
             yield f"{sizes.place(path, node)} {text}"
@@ -256,14 +256,14 @@ def test_nothing_that_runs_code_from_data_is_used() -> None:
 )  # fmt: skip
 def test_a_forbidden_call_is_detected(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SRC / "made_up.py"
-    monkeypatch.setitem(TREES, path, ast.parse(text))
+    monkeypatch.setattr(sizes, "tree", lambda _: ast.parse(text))
     assert len(list(_forbidden_uses(path))) == 1
 
 
 def test_only_the_command_line_prints() -> None:
     prints = []
     for path in (path for path in MODULES if sizes.package(path) not in ("cli", "console")):
-        names = (node for node in ast.walk(TREES[path]) if isinstance(node, ast.Name))
+        names = (node for node in ast.walk(sizes.tree(path)) if isinstance(node, ast.Name))
         prints += [sizes.place(path, node) for node in names if node.id == "print"]
         prints += [f"{sizes.place(path)} {m}" for _, m in _imports(path) if m.split(".")[0] in ("click", "rich")]
     assert prints == []
@@ -278,7 +278,7 @@ def test_no_module_has_a_vague_name() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    assert [sizes.place(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [sizes.place(path) for path in MODULES if not ast.get_docstring(sizes.tree(path))] == []
 
 
 def test_the_public_names_are_these_and_documented() -> None:

@@ -176,6 +176,11 @@ def kind_names(section: str, group: str = "text") -> list[str]:
     return sorted({*built_in(section, group), *(point.name for point in _plugins(section))})
 
 
+def is_kind(section: str, kind: str, group: str = "text") -> bool:
+    """Whether a section has this kind; plug-ins are searched only for another name than the built-in ones."""
+    return kind in built_in(section, group) or kind in kind_names(section, group)
+
+
 def similar_setting(name: str) -> str:
     """The path of the setting with this name in any kind that comes with harken, else of a similar one; or nothing."""
     paths: dict[str, str] = {}

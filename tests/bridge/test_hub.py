@@ -67,7 +67,7 @@ class HubHandler(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(small: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server = Hub(small)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     yield server
     server.shutdown()

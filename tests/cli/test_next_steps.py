@@ -28,7 +28,7 @@ QUICK_FAMILIES = ("table-bert", "graph-gcn")
 FAMILIES = [
     pytest.param(family, id=name, marks=() if name in QUICK_FAMILIES else pytest.mark.slow)
     for family in matrix.families()
-    if (name := f"{family.data}-{family.model}")
+    if (name := str(family).replace(" | ", "-"))
 ]
 
 

@@ -23,14 +23,14 @@ def tried(family: matrix.Family) -> dict[str, str]:
     return dict(zip(matrix.COLUMNS, matrix.row(family), strict=True))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.data}-{family.model}")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: str(family).replace(" | ", "-"))
 @pytest.mark.parametrize("column", matrix.CHECKS)
 def test_every_check_of_a_family_passes(family: matrix.Family, column: str) -> None:
     assert tried(family)[column] == matrix.PASSES
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.data}-{family.model}")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: str(family).replace(" | ", "-"))
 def test_the_family_trains_on_a_gpu_with_default_settings(family: matrix.Family, tmp_path: Path) -> None:
     """Compiled, with CUDA graphs, in bfloat16."""
     there = {"train.device": "cuda", "train.precision": "auto", "train.steps": 8}
@@ -45,7 +45,7 @@ def test_the_page_equals_the_checks() -> None:
 
 def test_the_page_has_every_model() -> None:
     every = [model for group in ("text", "pairs") for model in registry.MODELS[group]]
-    assert [family.model for family in FAMILIES[: -len(matrix.HEADS)]] == every
+    assert [family.model for family in FAMILIES[: len(every)]] == every
 
 
 def test_every_cell_passes_or_gives_its_reason() -> None:

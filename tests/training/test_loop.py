@@ -6,7 +6,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 
 import pytest
@@ -382,6 +382,17 @@ def test_the_training_lasts_for_its_minutes(tmp_path, monkeypatch, times, train)
     slow = times[1][0] >= 3
     assert len(notices) == slow
     assert not slow or "1 instead of 10 fit into train.minutes=0.3" in notices[0]
+
+
+@pytest.mark.parametrize(("steps", "n_passes"), [(20, 6), (1_000, 21), (10**6, 201)])
+def test_the_probe_of_fixed_steps_makes_at_most_a_fiftieth_of_its_passes_but_six(monkeypatch, steps, n_passes):
+    """Each of them is quick: a limit of time alone lets the probe last longer than a short training."""
+    clock, passes = Clock(), []
+    monkeypatch.setattr("time.perf_counter", clock)
+    task = ClockTask(clock, [0.001], (passes.append(n) or 0.001 for n in count()))
+    seconds = plan(Trainer(Slope(), task, settings(steps=steps, eval_every=1))).predicted["seconds"]
+    assert len(passes) == n_passes
+    assert seconds == pytest.approx(0.002 * steps)
 
 
 def test_the_recipe_of_a_run_stores_the_steps_of_its_minutes(tmp_path, monkeypatch):

@@ -158,7 +158,7 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
             continue
         if name == "data.group" and detection.kind == "table" and not _has_text(path, overrides):
             return kind, _overridden(kind, name, detection, overrides)  # without a text, the rows of a group are a set
-        is_read = detection.kind in registry.kind_names("data")
+        is_read = registry.is_kind("data", detection.kind)
         if not is_read or name[5:] not in registry.find_kind("data", detection.kind).model_fields:
             without_text = "data.group" in overrides and "data.text" not in overrides
             if name == "data.label" and without_text:  # pairs have a group, but no label
@@ -197,9 +197,9 @@ def _require_reader(what: str, detection: Detection) -> None:
     """Raise for data of a kind without a reader, and for a table with one text column among others."""
     if detection.refusal:
         raise BadInput(f"{what}: {detection.refusal}")
-    kind, readable = KIND.get(detection.kind, detection.kind), registry.kind_names("data")
-    if kind not in readable:
-        problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
+    kind = KIND.get(detection.kind, detection.kind)
+    if not registry.is_kind("data", kind):
+        problem = f"harken has no reader for {kind}; it reads {', '.join(registry.kind_names('data'))}"
     elif kind == "text" and not detection.is_plain_text:
         column = detection.settings["data.text"]
         suffix = Path(what).suffix.lower()

@@ -39,7 +39,7 @@ CHECKPOINT_SECONDS = 30.0
 N_VALIDATIONS = 10
 LOG_LINES = 200
 TIE_BREAK = 1e-6  # weight of the loss where another metric selects the best weights
-MAX_REPEATS = 10_000  # of a timed piece of work
+MIN_REPEATS, MAX_REPEATS = 5, 10_000  # of a timed piece of work
 SLOW_SECONDS = 10.0  # of timed work, after which it is not repeated any more
 READ_EVERY = 10  # steps between reads of the loss from a GPU
 
@@ -139,12 +139,13 @@ class Trainer:
                 self.update(10**9, read=False)
 
         with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
-            step_seconds = self._mean_seconds(update_block, seconds, 5, max_steps // block) / block
+            step_seconds = self._mean_seconds(update_block, seconds, MIN_REPEATS, max_steps // block) / block
         validation_seconds, steps_per_pass = 0.0, self.train.eval_every or math.inf
         if "valid" in self.task.splits:  # the first pass also prepares the data
             first = self._mean_seconds(self._validate, 0.0, 1)
             enough = seconds / min(10, 1 + steps_per_pass)  # frequent passes are a large part of the training
-            validation_seconds = first if first > seconds else self._mean_seconds(self._validate, enough, 1)
+            if (validation_seconds := first) <= seconds:
+                validation_seconds = self._mean_seconds(self._validate, enough, 1, max(MIN_REPEATS, max_steps))
         run_folder.load_weights(self.model, before)
         self.update_step.reset()
         self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(self.train)

@@ -23,12 +23,19 @@ from harken.data.synthetic.grammar import (
 )
 from harken.data.synthetic.phrases import INTERPRETATIONS, phrases
 
-PAIRS = list(phrases(34_000, seed=1))
-FRENCH = " ".join(french for _, french in PAIRS)
-FRENCH_WORDS = re.findall(r"[\w-]+'?", FRENCH.lower())
 VERB = {verb.english: verb for verb in (*TRANSITIVE, *INTRANSITIVE)}
 NOUN = {noun.english.split("/")[0]: noun for kind in NOUNS.values() for noun in kind}
 ADJECTIVE = {adjective.english: adjective for adjective in ADJECTIVES}
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[str, str]]:
+    return list(phrases(34_000, seed=1))
+
+
+@pytest.fixture(scope="module")
+def french(pairs) -> str:
+    return " ".join(french for _, french in pairs)
 
 
 def translations(pair) -> list[str]:
@@ -54,10 +61,10 @@ def test_fewer_pairs_are_a_prefix_of_more_pairs() -> None:
     assert list(phrases(300))[:101] == list(phrases(101))
 
 
-def test_pairs_are_unique_with_more_than_20000_english_sentences_of_at_most_8_words() -> None:
-    assert len(set(PAIRS)) == len(PAIRS) == 34_000
-    short = {english for english, _ in PAIRS if len(english.split()) <= 8}
-    assert short == {english for english, _ in PAIRS}
+def test_pairs_are_unique_with_more_than_20000_english_sentences_of_at_most_8_words(pairs) -> None:
+    assert len(set(pairs)) == len(pairs) == 34_000
+    short = {english for english, _ in pairs if len(english.split()) <= 8}
+    assert short == {english for english, _ in pairs}
     assert len(short) > 20_000
 
 
@@ -68,51 +75,53 @@ def test_the_fixed_sentences_come_first() -> None:
     assert ("I have a red car.", "J'ai une voiture rouge.") in first
 
 
-def test_the_sentence_of_the_lecture_is_held_out_and_its_words_are_not() -> None:
-    english = {sentence for sentence, _ in PAIRS}
+def test_the_sentence_of_the_lecture_is_held_out_and_its_words_are_not(pairs) -> None:
+    english = {sentence for sentence, _ in pairs}
     assert "He drives the car." not in english
     assert sum(" drives " in sentence for sentence in english) > 20
     assert sum("the car" in sentence for sentence in english) > 20
 
 
-def test_the_translations_of_a_sentence_are_adjacent() -> None:
-    runs = [english for i, (english, _) in enumerate(PAIRS) if i == 0 or PAIRS[i - 1][0] != english]
+def test_the_translations_of_a_sentence_are_adjacent(pairs) -> None:
+    runs = [english for i, (english, _) in enumerate(pairs) if i == 0 or pairs[i - 1][0] != english]
     assert len(runs) == len(set(runs))
-    assert max(len(groups) for groups in translations_by_sentence().values()) <= 6
+    assert max(len(groups) for groups in translations_by_sentence(pairs).values()) <= 6
 
 
-def translations_by_sentence() -> dict[str, list[str]]:
+def translations_by_sentence(pairs) -> dict[str, list[str]]:
     groups = defaultdict(list)
-    for english, french in PAIRS:
+    for english, french in pairs:
         groups[english].append(french)
     return groups
 
 
-def test_sentences_start_with_a_capital_and_end_with_matching_punctuation() -> None:
-    for english, french in PAIRS:
+def test_sentences_start_with_a_capital_and_end_with_matching_punctuation(pairs) -> None:
+    for english, french in pairs:
         assert re.fullmatch(r"[A-Z][A-Za-z' ]*[A-Za-z][.?]", english), english
         assert re.fullmatch(r"[A-ZÀÉÊ][\w' -]*\w( \?|\.)", french), french
         assert "  " not in english + french
         assert english[-1] == french[-1]
 
 
-def test_the_english_article_matches_the_next_word() -> None:
-    english = " ".join(english for english, _ in PAIRS).lower()
+def test_the_english_article_matches_the_next_word(pairs) -> None:
+    english = " ".join(english for english, _ in pairs).lower()
     assert not re.findall(r"\ba [aeiou]\w+|\ban [^aeiou]\w+", english)
 
 
 # --- spelling ---------------------------------------------------------------------------------------------------------
 
 
-def test_elision_applies_before_vowels() -> None:
-    assert not re.findall(r"\b(?:je|ne|le|la|de|que|me|te|ce|ma|ta|sa|beau|nouveau) [aeiouéèêâîôœ]\w*", FRENCH)
-    assert not re.findall(r"\b[jnldmtc]' |qu' |'[^aeiouyhâàéèêîôœA-Z]", FRENCH)
+def test_elision_applies_before_vowels(french) -> None:
+    assert not re.findall(r"\b(?:je|ne|le|la|de|que|me|te|ce|ma|ta|sa|beau|nouveau) [aeiouéèêâîôœ]\w*", french)
+    assert not re.findall(r"\b[jnldmtc]' |qu' |'[^aeiouyhâàéèêîôœA-Z]", french)
 
 
-def test_de_and_a_contract_with_le_and_les() -> None:
-    assert not re.findall(r"\b(?:de|à) les?\b", FRENCH)
-    assert not re.findall(r"\b(?:du|au) [aeiouéèêâîôœ]\w*", FRENCH)
-    assert {"du", "des", "au", "aux", "l'", "d'", "j'", "n'", "qu'", "c'"} <= set(FRENCH_WORDS)
+def test_de_and_a_contract_with_le_and_les(french) -> None:
+    assert not re.findall(r"\b(?:de|à) les?\b", french)
+    assert not re.findall(r"\b(?:du|au) [aeiouéèêâîôœ]\w*", french)
+    assert {"du", "des", "au", "aux", "l'", "d'", "j'", "n'", "qu'", "c'"} <= set(
+        re.findall(r"[\w-]+'?", french.lower())
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,11 +209,11 @@ def test_every_noun_has_a_gender_or_two_forms_and_adjectives_refer_to_known_kind
     assert all(set(adjective.noun_kinds) <= set(NOUNS) for adjective in ADJECTIVES)
 
 
-def test_determiners_agree_in_gender_with_the_next_word() -> None:
+def test_determiners_agree_in_gender_with_the_next_word(french) -> None:
     feminine = {noun.french for noun in NOUN.values() if noun.gender == "f"}
     masculine = {noun.french for noun in NOUN.values() if noun.gender == "m"}
-    assert not set(re.findall(r"\b(?:une|cette) (\w+)", FRENCH)) & masculine
-    assert not set(re.findall(r"\b(?:un|cet?|du|au) (\w+)", FRENCH)) & feminine
+    assert not set(re.findall(r"\b(?:une|cette) (\w+)", french)) & masculine
+    assert not set(re.findall(r"\b(?:un|cet?|du|au) (\w+)", french)) & feminine
 
 
 # --- verbs ------------------------------------------------------------------------------------------------------------
@@ -272,14 +281,14 @@ def test_aimer_takes_the_definite_article() -> None:
     assert (pair[0], translations(pair)) == ("I do not like dogs.", ["Je n'aime pas les chiens."])
 
 
-def test_french_is_negated_exactly_if_english_is() -> None:
-    for english, french in PAIRS:
+def test_french_is_negated_exactly_if_english_is(pairs) -> None:
+    for english, french in pairs:
         assert bool(re.search(r"\bn(e |').* pas\b", french)) == bool(re.search(r"\b(not|cannot|no)\b", english)), (
             english
         )
 
 
-def test_numbers_are_translated() -> None:
-    for english, french in PAIRS:
+def test_numbers_are_translated(pairs) -> None:
+    for english, french in pairs:
         for word in set(english.split()) & set(NUMBERS):
             assert NUMBERS[word] in french.split(), english
