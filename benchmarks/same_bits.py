@@ -319,7 +319,9 @@ def rows() -> dict[str, Row]:
             "names.tsv", {**plain, "model.layers": 1, **PAIRS, **COPYING, "model.kind": "rnn-attention"}, translate_name
         ),
         "pairs bert copying": Row(
-            "names.tsv", {**pairs, "data.tokenizer": "wordpiece", "model.copy": True, "model.kind": "bert"}, translate_name
+            "names.tsv",
+            {**pairs, "data.tokenizer": "wordpiece", "model.copy": True, "model.kind": "bert"},
+            translate_name,
         ),
         "pairs trees": Row("trees.mrg", {**SMALL, **PAIRS}, lambda run: run.translate("the cat sees")),
         "table gpt": Row("labels.csv", {**head, "data.kind": "table", "model.kind": "gpt"}, classify("A warm day")),
