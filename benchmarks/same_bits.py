@@ -40,6 +40,7 @@ PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 2, "task
 BIGBIRD = {"model.structure": "bigbird", "model.block_size": 4, "model.window_blocks": 1, "model.global_blocks": 1}
 BIGBIRD |= {"model.random_blocks": 1, "model.random_seed": 3, "model.context": 64}
 COPYING = {"data.kind": "pairs", "data.tokenizer": "word", "model.copy": True, "data.unknown_words": 2}
+WORDPIECE = {"data.tokenizer": "wordpiece", "data.target_tokenizer": "wordpiece"}
 TWO_VOCABULARIES = {"data.shared_vocab": False, "model.share_embeddings": False}
 MEMNET = {"data.kind": "stories", "model.kind": "memnet", "model.d": 16}
 AUGMENT = {"model.stem": "patch", "model.pool": "first"}
@@ -320,7 +321,7 @@ def rows() -> dict[str, Row]:
         ),
         "pairs bert copying": Row(
             "names.tsv",
-            {**pairs, "data.tokenizer": "wordpiece", "model.copy": True, "model.kind": "bert"},
+            {**pairs, **WORDPIECE, "model.copy": True, "model.kind": "bert"},
             translate_name,
         ),
         "pairs trees": Row("trees.mrg", {**SMALL, **PAIRS}, lambda run: run.translate("the cat sees")),

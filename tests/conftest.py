@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 
 
+def pytest_collection() -> None:
+    """Imported modules and collected tests are not garbage: without the collector, collection takes two thirds."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """No module and no collected test is garbage: later passes of the collector skip them, each 0.5 s shorter."""
+    """Later passes of the garbage collector skip the modules and tests; each is 0.5 s shorter."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
