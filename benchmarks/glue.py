@@ -9,6 +9,9 @@ the weights, and among the candidate settings of METHODS: each is trained with t
 chosen setting is then trained with all seeds, and dev.tsv is evaluated at the end of these runs only. Settings on the
 command line apply to all tasks and replace those of the candidates.
 
+train.tsv of SST-2 has the phrases of its sentences as rows of their own, dev.tsv has sentences only. The tenth is
+therefore one of sentences, a different one for each seed, and their phrases are removed from the training rows.
+
 --at-once of the trainings run in parallel, each in its own process. The result of each is written to --out when it
 ends. The same command again trains only what is missing, and resumes what was stopped by --minutes.
 """
@@ -16,12 +19,14 @@ ends. The same command again trains only what is missing, and resumes what was s
 import argparse
 import json
 import os
+import random
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +57,7 @@ class Task:
     epochs: int = 3
     max_length: int = 128
     dev: tuple[str, ...] = ("dev",)  # a second file is evaluated as well, by the first metric
+    phrases: bool = False  # train.tsv has the phrases of its sentences as rows of their own
     settings: Settings = field(default_factory=dict)
 
 
@@ -59,7 +65,7 @@ PAIR = ("sentence1", "sentence2")
 MNLI_DEV = ("dev_matched", "dev_mismatched")
 TASKS = {
     "CoLA": Task((3,), 1, ("matthews",), epochs=5),
-    "SST-2": Task(("sentence",), "label"),
+    "SST-2": Task(("sentence",), "label", phrases=True),
     "MRPC": Task(("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), epochs=5),
     "STS-B": Task(PAIR, "score", ("spearman", "pearson"), epochs=5, settings={"data.target_type": "number"}),
     "QQP": Task(("question1", "question2"), "is_duplicate", ("f1", "accuracy")),
@@ -68,7 +74,7 @@ TASKS = {
     "RTE": Task(PAIR, "label", epochs=10, max_length=256),
     "WNLI": Task(PAIR, "label", epochs=10),
 }
-LARGE = 10_000  # rows of a training file from which a training is compiled, and one seed decides between settings
+LARGE = 10_000  # rows of a training file from which a training is compiled
 
 # The settings of each method that are compared on the tenth of train.tsv.
 METHODS: dict[str, Sequence[Settings]] = {
@@ -77,6 +83,8 @@ METHODS: dict[str, Sequence[Settings]] = {
         {"model.pool": "mean", "train.lr": "5e-5"},
         {"model.pool": "mean", "train.lr": "1e-4", "train.layer_decay": "0.85"},
         {"model.pool": "first", "train.lr": "1e-4"},
+        {"model.pool": "mean", "train.lr": "1e-4", "train.average": "ema"},
+        {"model.pool": "first", "train.lr": "1e-4", "train.average": "ema"},
     ),
     "frozen": ({"model.pool": "mean"},),  # 0.486 Spearman on the tenth of STS-B; the first token 0.390
     "scratch": ({},),
@@ -112,11 +120,36 @@ def read_rows(file: Path, task: Task) -> Iterator[dict[str, str]]:
             yield {**{f"text{n}": text for n, text in enumerate(texts, 1)}, "label": label}
 
 
-def write_rows(file: Path, task: Task, out: Path) -> int:
-    """Write the rows of a file of GLUE as JSON lines, which need no detection; return their number."""
-    rows = [json.dumps(row, ensure_ascii=False) for row in read_rows(file, task)]
+def sentences_of(texts: Iterable[str]) -> dict[str, set[str]]:
+    """The texts that are not a part of another text, each with its parts."""
+    sentences, with_word = dict[str, set[str]](), defaultdict[str, list[str]](list)
+    for text in sorted(set(texts), key=lambda text: (-len(text), text)):
+        rarest = min(text.split(), key=lambda word: len(with_word[word]))
+        wholes = [sentence for sentence in with_word[rarest] if f" {text} " in f" {sentence} "]
+        for whole in wholes:
+            sentences[whole].add(text)
+        if not wholes:
+            sentences[text] = {text}
+            for word in set(text.split()):
+                with_word[word].append(text)
+    return sentences
+
+
+def hold_out_sentences(rows: Sequence[dict[str, str]], seed: int) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The rows without a tenth of the sentences and their phrases, and these sentences."""
+    sentences = sentences_of(row["text1"] for row in rows)
+    drawn = random.Random(seed).sample(sorted(sentences), len(sentences) // 10)
+    removed = set[str]().union(*(sentences[sentence] for sentence in drawn))
+    held_out = set(drawn)
+    return [r for r in rows if r["text1"] not in removed], [r for r in rows if r["text1"] in held_out]
+
+
+def write_rows(rows: Sequence[dict[str, str]], out: Path) -> int:
+    """Write rows as JSON lines, which need no detection; return their number."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, "".join(f"{row}\n" for row in rows))  # another process may read it
+    write_atomic(
+        out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    )  # another process may read it
     return len(rows)
 
 
@@ -166,8 +199,12 @@ def command(training: Training, plan: Plan, n_rows: int) -> list[str]:
     settings["data.text"] = json.dumps([f"text{n}" for n in range(1, len(task.texts) + 1)])
     settings |= {"data.label": "label", "train.seed": str(training.seed)}
     settings["data.test"] = str(data / f"{task.dev[0]}.jsonl") if training.final else "0"
+    train = data / "train.jsonl"
+    if task.phrases:
+        train, valid = (data / f"{split}-{training.seed}.jsonl" for split in ("train", "valid"))
+        settings["data.valid"] = str(valid)
     words = [f"{path}={value}" for path, value in settings.items()]
-    return ["train", str(data / "train.jsonl"), *words, "--out", str(training.folder(plan.out))]
+    return ["train", str(train), *words, "--out", str(training.folder(plan.out))]
 
 
 def harken(arguments: Sequence[str], plan: Plan, log: Path) -> dict[str, Any]:
@@ -226,7 +263,7 @@ def choose_and_train(name: str, method: str, plan: Plan, n_rows: int, pool: Thre
     metric, choices = TASKS[name].metrics[0], candidates(method, plan.overrides)
     chosen, scores = choices[0], dict[str, float]()
     if len(choices) > 1:
-        seeds = range(1 if n_rows >= LARGE else plan.choice_seeds)
+        seeds = range(plan.choice_seeds)
         trials = [[Training(name, method, settings, seed, final=False) for seed in seeds] for settings in choices]
         futures = [[pool.submit(run_training, trial, plan, n_rows) for trial in row] for row in trials]
         means = [fmean(future.result()["splits"]["valid"][metric] for future in row) for row in futures]
@@ -298,10 +335,14 @@ def run(names: Sequence[str], methods: Sequence[str], folder: Path, plan: Plan) 
     n_rows = dict[str, int]()
     for name in names:
         data = plan.out / "data" / name
-        n_dev = [
-            write_rows(folder / name / f"{dev}.tsv", TASKS[name], data / f"{dev}.jsonl") for dev in TASKS[name].dev
-        ]
-        n_rows[name] = write_rows(folder / name / "train.tsv", TASKS[name], data / "train.jsonl")
+        splits = {
+            split: list(read_rows(folder / name / f"{split}.tsv", TASKS[name])) for split in ("train", *TASKS[name].dev)
+        }
+        n_rows[name], *n_dev = (write_rows(split_rows, data / f"{split}.jsonl") for split, split_rows in splits.items())
+        for seed in range(plan.seeds) if TASKS[name].phrases else ():
+            parts = zip(("train", "valid"), hold_out_sentences(splits["train"], seed), strict=True)
+            for split, split_rows in parts:
+                write_rows(split_rows, data / f"{split}-{seed}.jsonl")
         print(f"{name}: {n_rows[name]:,} rows in train, {' and '.join(f'{n:,}' for n in n_dev)} in dev", flush=True)
     pairs = [(name, method) for method in methods for name in names]
     with ThreadPoolExecutor(plan.at_once) as pool, ThreadPoolExecutor(len(pairs)) as drivers:
@@ -326,7 +367,7 @@ def main() -> None:
     parser.add_argument("--tasks", help=f"default: those of {', '.join(TASKS)} whose files are there")
     parser.add_argument("--methods", help=f"default: {','.join(METHODS)}")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--choice-seeds", type=int, default=1, help="seeds that decide between settings (small tasks)")
+    parser.add_argument("--choice-seeds", type=int, default=1, help="seeds that decide between settings")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="stop all trainings after this time")
     parser.add_argument("--out", type=Path, default=Path("runs/glue"))

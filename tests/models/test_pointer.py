@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harken.core import FULL, FixedMemory, keep
+from harken.data.pairs.batch import PairBatch
 from harken.decode.beam import BeamSearch, SearchSettings
 from harken.experiments.audit.audit import audit
 from harken.models.bert_seq2seq import BERTSeq2SeqSettings
@@ -14,6 +15,8 @@ from harken.models.pointer import Pointer
 from harken.models.rnn_seq2seq import RNNAttentionSettings
 from harken.models.seq2seq import TransformerSettings
 from harken.settings import PairVocab
+from harken.tasks.next_word import nll
+from harken.training.step import CompiledModel
 
 WORDS, TEMPORARY = 6, 3  # ids 0-5 are words, 6-8 temporary words, 9 is the edge token
 VOCAB = PairVocab(WORDS + TEMPORARY + 1, WORDS + TEMPORARY + 1, TEMPORARY)
@@ -163,6 +166,17 @@ def test_beam_search_gives_the_best_of_all_targets_and_its_log_probability(kind)
     expected = sorted(scores, key=lambda target: -scores[target])[:5]
     assert [tuple(hypothesis.tokens) for hypothesis in best] == expected
     assert [hypothesis.score for hypothesis in best] == pytest.approx([scores[target] for target in expected])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_compiled_model_that_copies_has_the_same_loss(kind, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model, **options: model)
+    model = MODELS[kind].build(VOCAB).eval()
+    tokens, targets = torch.tensor([[EDGE, 2], [EDGE, 0]]), torch.tensor([[2, 7], [0, EDGE]])
+    batch = PairBatch(tokens, targets, source=SOURCE, lengths=LENGTHS)
+    eager, compiled = nll(model, batch), nll(CompiledModel(model, print), batch)
+    for expected, loss in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(loss, expected)
 
 
 @torch.no_grad()

@@ -199,8 +199,8 @@ def nll(model: LanguageModel, batch: Batch, memory: object = None, *, smoothing:
     h = model(batch.tokens, memory=memory, **batch.model_inputs())  # B L d
     if isinstance(h, CopyStates):
         real = batch.targets != IGNORE
-        assert isinstance(model, EncoderDecoder)
-        losses, smoothed = model.copy_losses(h, batch.targets.clamp_min(0), smoothing)
+        copier = cast(EncoderDecoder, model)  # or compiled: a module with its attributes
+        losses, smoothed = copier.copy_losses(h, batch.targets.clamp_min(0), smoothing)
         return (smoothed * real).sum(), (losses.detach() * real).sum(1)
     if not isinstance(model.head, nn.Linear):  # a quantized head rounds its input, too
         h = model.head.rounded(h)
