@@ -385,7 +385,7 @@ def test_the_training_lasts_for_its_minutes(tmp_path, monkeypatch, times, train)
 
 
 @pytest.mark.parametrize(("steps", "n_passes"), [(20, 6), (1_000, 21), (10**6, 201)])
-def test_the_probe_of_fixed_steps_makes_at_most_a_fiftieth_of_its_passes_but_six(monkeypatch, steps, n_passes):
+def test_the_probe_of_fixed_steps_makes_a_validation_pass_per_50_steps_between_5_and_200(monkeypatch, steps, n_passes):
     """Each of them is quick: a limit of time alone lets the probe last longer than a short training."""
     clock, passes = Clock(), []
     monkeypatch.setattr("time.perf_counter", clock)
