@@ -3,7 +3,7 @@
 transformers is the reference if it is installed; comparisons that were not possible are listed by name.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -44,7 +44,7 @@ TEXTS = (
 )
 INSTALL_HINT = 'install it with: pip install "harken[hf]"'
 Comparison = dict[str, object]  # a part of the certificate: `passed`, and numbers
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime", "ctranslate2")
 
 
 class ReferenceOutputs:
@@ -73,7 +73,7 @@ def certify(
             missing.append(NOT_PORTABLE)
         else:
             with _external_errors(source, "token ids", missing):
-                parts["tokenizer"] = _compare_token_ids(run, source)
+                parts["tokenizer"] = compare_token_ids(run, source.encode(TEXTS), source.config.get("eos_token_id"))
         if reference.outputs is not None:
             parts |= CHECKS[mapping.check](run, reference.outputs, missing)
     passed = all(part["passed"] for part in parts.values())
@@ -130,10 +130,9 @@ def _silence_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _compare_token_ids(run: Run, source: WeightSource) -> Comparison:
-    """Ids of sample texts, compared with those of the `tokenizers` library for the original file."""
-    expected = source.encode(TEXTS)
-    ids = [_framed_ids(run.tokenizer, text, source.config.get("eos_token_id")) for text in TEXTS]
+def compare_token_ids(run: Run, expected: Sequence[Sequence[int]], end: int | None) -> Comparison:
+    """Ids of sample texts, compared with those of the `tokenizers` library for the other model."""
+    ids = [_framed_ids(run.tokenizer, text, end) for text in TEXTS]
     equal = [list(a) == list(b) for a, b in zip(ids, expected, strict=True)]
     first = {} if all(equal) else {"first_different": TEXTS[equal.index(False)]}
     return {"passed": all(equal), "texts": len(TEXTS), "tokens": sum(map(len, ids)), "equal": sum(equal), **first}
@@ -157,10 +156,15 @@ class LanguageModelOutputs:
     continuation: list[int]  # greedy, of the first half of the text
 
 
+def sample_rows(tokenizer: Tokenizer, limit: int) -> list[list[int]]:
+    """Random tokens, and a text."""
+    random = np.random.default_rng(0).integers(0, tokenizer.vocab, limit).tolist()
+    return [random, _framed_ids(tokenizer, " ".join(TEXTS[:3]))[:limit]]
+
+
 @torch.inference_mode()
 def _language_model_outputs(reference: Any, tokenizer: Tokenizer, limit: int) -> LanguageModelOutputs:
-    random = np.random.default_rng(0).integers(0, tokenizer.vocab, limit).tolist()
-    rows = [random, _framed_ids(tokenizer, " ".join(TEXTS[:3]))[:limit]]
+    rows = sample_rows(tokenizer, limit)
     logits = [reference(torch.tensor([ids])).logits[0, :, : tokenizer.vocab].float() for ids in rows]
     start = rows[1][: limit // 2]
     n_tokens = min(GREEDY_TOKENS, limit - len(start))
@@ -303,10 +307,10 @@ def head_logits(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segm
     return y * processor.std + processor.mean if processor.target_type == "number" else y
 
 
-def compare_tensors(actual: Tensor, expected: Tensor) -> Comparison:
+def compare_tensors(actual: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> Comparison:
     """The largest difference and whether it is within the tolerance."""
     difference = float((actual - expected).abs().max())
-    limit = TOLERANCE * max(1.0, float(expected.abs().max()))
+    limit = tolerance * max(1.0, float(expected.abs().max()))
     return {"passed": difference <= limit, "max_difference": difference, "tolerance": limit}
 
 

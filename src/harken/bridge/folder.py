@@ -138,11 +138,20 @@ class ModelFolder:
 def _refuse_unsafe_files(path: Path) -> None:
     if not path.is_dir():
         raise BadInput(f"{path}: no such folder; check the name{similar_path(path)}")
+    if (model := path / "model.bin").is_file() and _is_ctranslate2(model):
+        problem = "a CTranslate2 model cannot be imported: its weights are fused and may be rounded"
+        raise BadInput(f"{model}: {problem}; import the model that it was converted from")
     for file in sorted(path.iterdir()):
         suffix = file.suffix.lower()
         reasons = ((PICKLES, "may be a pickle, which executes code"), (ARCHIVES, "is an archive"), (CODE, "is code"))
         if reason := next((reason for suffixes, reason in reasons if suffix in suffixes), None):
             raise BadInput(f"{file}: {reason}; harken reads safetensors only; remove this file or import another model")
+
+
+def _is_ctranslate2(path: Path) -> bool:
+    """Whether a model.bin starts as CTranslate2 writes it: the version, then the name of a specification."""
+    with path.open("rb") as file:
+        return re.match(rb"[\x01-\x20]\0\0\0.\0\w{1,60}Spec\0", file.read(80), re.DOTALL) is not None
 
 
 def _byte_range(path: Path, name: str, entry: Any) -> tuple[int, int, str]:

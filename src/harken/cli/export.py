@@ -1,4 +1,4 @@
-"""harken export RUN --to hf|onnx"""
+"""harken export RUN --to hf|onnx|ctranslate2"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,24 +7,39 @@ import click
 
 from harken.console import ConsoleListener
 
-from . import json_option, print_json
+from . import PRECISION, json_option, print_json
+
+
+FORMATS = {"hf": "transformers", "onnx": "an ONNX graph", "ctranslate2": "fast inference on a CPU"}
+PRECISION_HELP = "Precision of the weights, with --to ctranslate2."
 
 
 @click.command()
 @click.argument("run")
-@click.option("--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: transformers; onnx: an ONNX graph.")
-@click.option("--out", metavar="DIR", help="Folder to write.  [default: <name of the run>-hf or -onnx]")
+@click.option(
+    "--to",
+    type=click.Choice([*FORMATS]),
+    required=True,
+    help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + ".",
+)
+@click.option("--out", metavar="DIR", help="Folder to write.  [default: <name of the run>-<format>]")
+@click.option("--precision", type=PRECISION, default="float32", help=PRECISION_HELP)
 @json_option
-def export(run: str, to: str, out: str | None, json_: bool) -> None:
+def export(run: str, to: str, out: str | None, precision: str, json_: bool) -> None:
     """Export a run to another format, with a certificate that the outputs are equal."""
+    if to != "ctranslate2" and precision != "float32":
+        raise click.UsageError(f"--precision {precision}: --to {to} writes float32; use --to ctranslate2")
+    from harken.bridge import ctranslate2, onnx
     from harken.bridge import export as hf
-    from harken.bridge import onnx
     from harken.inference.run import load
 
     model = load(run, device="cpu")
     place = Path(out or f"{Path(run).resolve().name}-{to}")
     with ConsoleListener(to_stderr=json_) as listener:
-        certificate = (hf if to == "hf" else onnx).export(model, place, listen=listener)
+        if to == "ctranslate2":
+            certificate = ctranslate2.export(model, place, precision=precision, listen=listener)
+        else:
+            certificate = (hf if to == "hf" else onnx).export(model, place, listen=listener)
     if json_:
         return print_json({"path": place, "certificate": certificate})
     click.echo(f"{place}: {certificate['family']}, outputs checked against the run")
