@@ -81,10 +81,10 @@ def test_a_generator_gives_the_same_text_and_log_probabilities(build_run, tmp_pa
     assert certificate["not_checked"] == []
     generator = ctranslate2.Generator(str(out), intra_threads=1)
     prompt = pieces(out, TEXTS[0])
-    (found,) = generator.generate_batch([prompt], max_length=20, end_token=[], include_prompt_in_result=False)
+    (results,) = generator.generate_batch([prompt], max_length=20, end_token=[], include_prompt_in_result=False)
     ids = run.tokenizer.encode(TEXTS[0]).tolist()
     expected = run.text_generator.generate([ids], 20, harken.decode.sampling.SamplingSettings(0.0), seed=0)
-    assert found.sequences_ids[0] == [int(i) for i in expected]
+    assert results.sequences_ids[0] == [int(i) for i in expected]
     for text, row in zip(TEXTS, generator.score_batch([pieces(out, text) for text in TEXTS]), strict=True):
         ids = run.tokenizer.encode(text)
         log_p = run.model.scores(torch.tensor([ids.tolist()]))[0].log_softmax(-1)
@@ -118,8 +118,8 @@ def test_a_translator_gives_the_same_targets_and_log_probabilities(build_run, tm
     assert certificate["greedy"]["passed"]
     translator = ctranslate2.Translator(str(out), intra_threads=1)
     sources, target = [pieces(out, text) for text in TEXTS], tokenizers.Tokenizer.from_buffer(run.tokenizer.target.json)
-    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=20, min_decoding_length=0)
-    for text, result in zip(TEXTS, found, strict=True):
+    results = translator.translate_batch(sources, beam_size=1, max_decoding_length=20, min_decoding_length=0)
+    for text, result in zip(TEXTS, results, strict=True):
         ids = [target.token_to_id(piece) for piece in result.hypotheses[0]]
         assert run.tokenizer.decode_target(ids) == run.translate(text, beam=1, max_new_tokens=20)
     end = json.loads((out / "config.json").read_text())["eos_token"]
@@ -130,19 +130,6 @@ def test_a_translator_gives_the_same_targets_and_log_probabilities(build_run, tm
     log_p = run.model.scores(torch.tensor([[edge, *words.ids]]), source=source)[0].log_softmax(-1)
     expected = [float(log_p[n, i]) for n, i in enumerate([*words.ids, edge])]
     assert scored.log_probs == pytest.approx(expected, abs=LIMIT)
-
-
-def test_an_imported_marian_keeps_its_start_and_end_tokens(build_run, tmp_path):
-    from harken.bridge.export import export as export_hf
-    from harken.bridge.importer import import_model
-
-    export_hf(build_run({**MARIAN, "model.embedding_scale": 1.0}), tmp_path / "hf")
-    imported = import_model(tmp_path / "hf", tmp_path / "imported")
-    assert export(imported, tmp_path / "out")["greedy"]["passed"]
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["decoder_start_token"], config["eos_token"]) == ("<|edge|>", "<|edge|>")
-    assert pieces(tmp_path / "out", TEXTS[0])[-1] == "<|edge|>"
-    assert json.loads((tmp_path / "out" / "shared_vocabulary.json").read_text())[-2:] == ["<|edge|>", "<pad>"]
 
 
 def test_int8_weights_are_a_quarter_of_the_size_and_their_effect_is_measured(build_run, tmp_path, monkeypatch):

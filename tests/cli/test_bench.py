@@ -8,13 +8,13 @@ QUICK = ["--size", "tiny", "--batch", 1, "--tokens", 2, "--rounds", 1]
 
 
 @pytest.fixture(autouse=True)
-def without_transformers(monkeypatch):
-    """Without transformers, which takes seconds to import, and with a small matrix product."""
+def without_peers(monkeypatch):
+    """Without other packages (transformers takes seconds to import), and with a small matrix product."""
     import torch
 
-    from harken.experiments.bench import implementations, transformers_gpt2
+    from harken.experiments.bench import implementations, peers
 
-    monkeypatch.setattr(transformers_gpt2, "is_installed", lambda: False)
+    monkeypatch.setattr(peers.Peer, "is_installed", property(lambda peer: not peer.extra))
     monkeypatch.setitem(implementations.MATRIX_SIZE, "cpu", 16)
     monkeypatch.setattr("harken.machine.pick_device", lambda wanted="auto", name="": torch.device("cpu"))
 
@@ -27,10 +27,20 @@ def test_json_of_bench(harken):
         ("decode", "float32"),
         ("decode", "int8"),
     ]
-    wanted = {"name", "tokens_per_second", "spread", "ratio", "utilization", "ceiling", "ceiling_unit", "memory_mib"}
+    wanted = {
+        "name",
+        "tokens_per_second",
+        "spread",
+        "ratio",
+        "peer",
+        "utilization",
+        "ceiling",
+        "ceiling_unit",
+        "memory_mib",
+    }
     assert all(wanted <= row.keys() for row in actual["rows"])
     assert {"torch", "cpu", "threads"} <= actual["machine"].keys()
-    assert output.err.startswith("transformers is not installed")
+    assert output.err.startswith("not installed, so not measured: transformers (pip install")
 
 
 def test_each_bench_prints_a_table_of_its_known_columns(harken):
@@ -39,13 +49,22 @@ def test_each_bench_prints_a_table_of_its_known_columns(harken):
     lines = output.out.splitlines()
     train, decode = (lines.index(line) for line in lines if line.startswith(("train: ", "decode: ")))
     assert lines[train] == "train: GPT-2 tiny, 50,257 tokens, batch 1, context 64, rounds 1"
-    assert lines[train + 1].split("  ")[-1] == "of the limit"
+    assert " ".join(lines[train + 1].split()) == "precision optimizer tokens/s min - max ratio of the limit"
+    assert [line.split("  ")[0] for line in lines[train + 2 : train + 5]] == ["harken", "harken", "plain PyTorch"]
+    assert " of plain PyTorch, " in lines[train + 2]
     assert "% of " in lines[train + 2]
     assert lines[train + 2].endswith("FLOP/s")
     assert lines[decode + 1].split()[-5:] == ["limit", "equal", "tokens", "logit", "difference"]
     assert [line.split()[:2] for line in lines[decode + 2 :]] == [["harken", "float32"], ["harken", "int8"]]
     assert " GB/s" in lines[-1]
-    assert not any(word in output.out for word in ("ratio", "memory"))
+    assert not any(word in line for line in lines[decode:] for word in ("ratio", "memory"))
+
+
+def test_a_quick_bench_has_a_small_model_and_a_table_for_each_batch_size(harken):
+    output = harken("bench", "decode", "--quick", "--tokens", 2)
+    assert [line for line in output.out.splitlines() if line.startswith("decode: ")] == [
+        f"decode: GPT-2 small, 50,257 tokens, batch {batch}, context 128, rounds 3" for batch in (1, 8)
+    ]
 
 
 def test_a_single_bench_runs_in_a_single_precision(harken):

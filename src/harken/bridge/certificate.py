@@ -307,7 +307,7 @@ def head_logits(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segm
     return y * processor.std + processor.mean if processor.target_type == "number" else y
 
 
-def compare_tensors(actual: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> Comparison:
+def compare_tensors(actual: Tensor, expected: Tensor, *, tolerance: float = TOLERANCE) -> Comparison:
     """The largest difference and whether it is within the tolerance."""
     difference = float((actual - expected).abs().max())
     limit = tolerance * max(1.0, float(expected.abs().max()))

@@ -8,7 +8,7 @@ rounded to a lower precision; the effect of rounding is measured with the same i
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tokenizers
@@ -46,6 +46,7 @@ from .ctranslate2_spec import (
     encoder_spec,
     language_model_spec,
     unsupported_setting,
+    write_model,
 )
 from .export import staged_folder
 
@@ -77,8 +78,8 @@ class CTranslate2Export:
         """The outputs of CTranslate2."""
         raise NotImplementedError
 
-    def named(self, config: Any, **token_ids: int | None) -> None:
-        """Set the special tokens of a config; CTranslate2 has defaults for missing ones, which are no tokens of ours."""
+    def _set_special_tokens(self, config: Any, **token_ids: int | None) -> None:
+        """Set the special tokens of a config. Missing ones keep a default name, which is not one of our tokens."""
         for name, token_id in token_ids.items():
             if token_id is not None:
                 setattr(config, f"{name}_token", self.vocabulary.tokens[token_id])
@@ -91,7 +92,7 @@ class LanguageModelExport(CTranslate2Export):
         model: Any = self.run.model
         spec, tokenizer = language_model_spec(model, self.run.recipe.model, self.vocabulary), self.tokenizer
         bos = tokenizer.prefix_ids[0] if tokenizer.prefix_ids else tokenizer.end_id
-        self.named(spec.config, unk=tokenizer.unk_id, bos=bos, eos=tokenizer.end_id)
+        self._set_special_tokens(spec.config, unk=tokenizer.unk_id, bos=bos, eos=tokenizer.end_id)
         return spec
 
     def inputs(self) -> tuple[list[list[int]], list[int]]:
@@ -102,7 +103,9 @@ class LanguageModelExport(CTranslate2Export):
     def expected(self) -> Outputs:
         rows, start = self.inputs()
         logits = [self.run.model.scores(torch.tensor([row]))[0] for row in rows]
-        greedy = self.run.text_generator.generate([start], self._n_greedy(start), SamplingSettings(temperature=0), seed=0)
+        greedy = self.run.text_generator.generate(
+            [start], self._n_greedy(start), SamplingSettings(temperature=0), seed=0
+        )
         return {"logits": torch.cat(logits), "greedy": [int(token) for token in greedy]}
 
     def actual(self, folder: str) -> Outputs:
@@ -131,7 +134,7 @@ class EncoderExport(CTranslate2Export):
     def spec(self) -> Spec:
         model: Any = self.run.model
         spec, tokenizer = encoder_spec(model, self.run.recipe.model, self.vocabulary), self.tokenizer
-        self.named(spec.config, unk=tokenizer.unk_id, bos=tokenizer.cls_id, eos=tokenizer.sep_id)
+        self._set_special_tokens(spec.config, unk=tokenizer.unk_id, bos=tokenizer.cls_id, eos=tokenizer.sep_id)
         return spec
 
     def inputs(self) -> tuple[list[list[int]], list[list[int]]]:
@@ -151,14 +154,17 @@ class EncoderExport(CTranslate2Export):
         rows, segments = self.inputs()
         options: Any = {"token_type_ids": segments} if self.run.model.n_segments else {}
         outputs = Encoder(folder, intra_threads=torch.get_num_threads()).forward_batch(rows, **options)
-        states = np.array(outputs.last_hidden_state)  # B L d
-        real = [torch.from_numpy(h[: len(row)]) for h, row in zip(states, rows, strict=True)]
+        padded = np.array(outputs.last_hidden_state)  # B L d
+        real = [torch.from_numpy(h[: len(row)]) for h, row in zip(padded, rows, strict=True)]
         pooled = outputs.pooler_output
-        return {"states": torch.cat(real)} | ({} if pooled is None else {"pooled": torch.from_numpy(np.array(pooled))})
+        states = {"states": torch.cat(real)}
+        return {**states, **({} if pooled is None else {"pooled": torch.from_numpy(np.array(pooled))})}
 
 
 class EncoderDecoderExport(CTranslate2Export):
     """An encoder-decoder Transformer: ctranslate2.Translator. Our edge token is the start and end token."""
+
+    source_end: int
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -179,7 +185,9 @@ class EncoderDecoderExport(CTranslate2Export):
     def spec(self) -> Spec:
         model: Any = self.run.model
         spec = encoder_decoder_spec(model, self.run.recipe.model, self.source, self.vocabulary, self.outputs)
-        self.named(spec.config, unk=self.run.tokenizer.target.unk_id, bos=self.start, eos=self.end, decoder_start=self.start)
+        self._set_special_tokens(
+            spec.config, unk=self.run.tokenizer.target.unk_id, bos=self.start, eos=self.end, decoder_start=self.start
+        )
         return spec
 
     def inputs(self) -> tuple[list[list[int]], list[list[int]]]:
@@ -202,7 +210,7 @@ class EncoderDecoderExport(CTranslate2Export):
             scores = model.scores(torch.tensor([[self.edge, *target]]), source=torch.tensor([source]))[0]
             log_p.append(scores.log_softmax(-1).gather(-1, torch.tensor([*target, self.edge])[:, None])[:, 0])
         search = SearchSettings(beam=1, max_new_tokens=self.limit - 1)
-        best = [found[0].tokens for found in self.run.beam_search.search(sources, search)]
+        best = [output[0].tokens for output in self.run.beam_search.search(sources, search)]
         return {"log_probabilities": torch.cat(log_p), "greedy": [token for tokens in best for token in tokens]}
 
     def actual(self, folder: str) -> Outputs:
@@ -216,13 +224,11 @@ class EncoderDecoderExport(CTranslate2Export):
         options: Any = {"beam_size": 1, "max_decoding_length": self.limit - 1, "min_decoding_length": 0}
         best = translator.translate_batch(source, max_input_length=0, **options)
         index = {name: i for i, name in enumerate(self.vocabulary.tokens)}
-        greedy = [index[name] for found in best for name in found.hypotheses[0]]
+        greedy = [index[name] for output in best for name in output.hypotheses[0]]
         return {"log_probabilities": torch.tensor([p for row in scored for p in row.log_probs]), "greedy": greedy}
 
 
-def export(
-    run: Run, out: str | Path, *, precision: str = "float32", listen: Listener = silent
-) -> dict[str, object]:
+def export(run: Run, out: str | Path, *, precision: str = "float32", listen: Listener = silent) -> dict[str, object]:
     """Write a folder that CTranslate2 loads. precision: of the weights (float32, bfloat16, int8)."""
     try:
         import ctranslate2
@@ -271,13 +277,6 @@ def find_export(run: Run) -> CTranslate2Export:
     return kinds[type(run.model)](run)
 
 
-def write_model(spec: Spec, folder: Path, precision: str = "float32") -> None:
-    """Write model.bin, config.json and the vocabulary, with the weights in this precision."""
-    spec.validate()
-    spec.optimize(quantization=precision)
-    spec.save(str(folder))
-
-
 def token_names(tokenizer: Tokenizer) -> list[str]:
     """The tokens of tokenizer.json in the order of their ids."""
     library = tokenizers.Tokenizer.from_buffer(tokenizer.json)
@@ -287,22 +286,20 @@ def token_names(tokenizer: Tokenizer) -> list[str]:
 def _compare(expected: Outputs, actual: Outputs) -> dict[str, Comparison]:
     """Scores within the tolerance, and equal tokens."""
     parts = dict[str, Comparison]()
-    for name, ours in expected.items():
-        theirs = actual[name]
-        if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
-            parts[name] = compare_tensors(theirs, ours, TOLERANCE)
+    for name, output in expected.items():
+        if isinstance(output, Tensor):
+            parts[name] = compare_tensors(cast(Tensor, actual[name]), output, tolerance=TOLERANCE)
         else:
-            parts[name] = {"passed": theirs == ours, "tokens": len(ours)}
+            parts[name] = {"passed": actual[name] == output, "tokens": len(output)}
     return parts
 
 
 def _measure_rounding(expected: Outputs, actual: Outputs) -> Comparison:
-    """How far a lower precision moves the scores, and the fraction of equal tokens."""
-    name, ours = next(iter(expected.items()))
-    theirs = actual[name]
-    assert isinstance(ours, Tensor) and isinstance(theirs, Tensor)
-    relative = float((theirs - ours).square().mean().sqrt() / ours.std())
-    part: Comparison = {"passed": relative <= ROUNDING_TOLERANCE, "max_difference": float((theirs - ours).abs().max())}
+    """How far a lower precision moves the scores, and the number of equal tokens."""
+    name, scores = next((name, output) for name, output in expected.items() if isinstance(output, Tensor))
+    difference = cast(Tensor, actual[name]) - scores
+    relative = float(difference.square().mean().sqrt() / scores.std())
+    part: Comparison = {"passed": relative <= ROUNDING_TOLERANCE, "max_difference": float(difference.abs().max())}
     part |= {"relative_difference": relative, "tolerance": ROUNDING_TOLERANCE}
     if tokens := expected.get("greedy", []):
         n_equal = sum(a == b for a, b in zip(tokens, actual["greedy"], strict=False))

@@ -7,6 +7,7 @@ CTranslate2 quantizes them in place.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +61,13 @@ def unsupported_setting(settings: GPTSettings | BERTSettings) -> str | None:
     if attention.d_k != attention.d_v:
         return f"model.d_v={attention.d_v}; accepted: the width of the keys, {attention.d_k}"
     return None
+
+
+def write_model(spec: Spec, folder: Path, precision: str = "float32") -> None:
+    """Write model.bin, config.json and the vocabulary, with the weights in this precision."""
+    spec.validate()
+    spec.optimize(quantization=precision)
+    spec.save(str(folder))
 
 
 # --- one function per kind of model -----------------------------------------------------------------------------------
@@ -128,13 +136,13 @@ def encoder_decoder_spec(
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def stack_options(settings: GPTSettings | BERTSettings, stack: Stack) -> dict[str, Any]:
+def stack_options(settings: GPTSettings | BERTSettings, stack: Stack) -> dict[str, object]:
     """The options of a specification for the blocks of this stack."""
     from ctranslate2 import specs
 
     config: BlockConfig = settings.block_config()
     attention, positions = stack.blocks[0].attention, stack.positions
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "pre_norm": config.norm == "pre",
         "activation": specs.Activation[ACTIVATIONS[config.activation]],
         "ffn_glu": config.activation.endswith("glu"),

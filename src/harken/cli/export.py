@@ -9,7 +9,6 @@ from harken.console import ConsoleListener
 
 from . import PRECISION, json_option, print_json
 
-
 FORMATS = {"hf": "transformers", "onnx": "an ONNX graph", "ctranslate2": "fast inference on a CPU"}
 PRECISION_HELP = "Precision of the weights, with --to ctranslate2."
 

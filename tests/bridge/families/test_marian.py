@@ -13,6 +13,7 @@ import harken
 from harken import recipe as recipes
 from harken import run_folder as runs
 from harken.bridge import weight_mapping
+from harken.bridge.ctranslate2 import export as export_ctranslate2
 from harken.bridge.export import export
 from harken.bridge.families import find_mapping
 from harken.bridge.folder import ModelFolder
@@ -163,6 +164,11 @@ def test_a_folder_becomes_a_run_that_translates(name, tales, tmp_path):
     exported_config = json.loads((tmp_path / "back" / "config.json").read_text())
     names = ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id", "scale_embedding")
     assert {key: exported_config[key] for key in names} == {key: getattr(reference.config, key) for key in names}
+    certificate = export_ctranslate2(run, tmp_path / "engine")  # its source, target and output tables are separate
+    assert all(certificate[part]["passed"] for part in ("log_probabilities", "greedy", "tokenizer"))
+    config = json.loads((tmp_path / "engine" / "config.json").read_text())
+    start = "<pad>" if name == "marian" else "</s>"
+    assert (config["decoder_start_token"], config["eos_token"]) == (start, "</s>")
     with torch.no_grad():
         run.model.embed.weight[5] += 1
     if name == "marian":  # its three embedding tables may differ after training

@@ -1,4 +1,4 @@
-"""The implementations that a bench measures, harken and transformers, and the ceiling of the machine for each.
+"""The implementations that a bench measures, harken and its peers, and the ceiling of the machine for each.
 
 The ceiling of training is a large matrix product, in FLOP/s. The ceiling of decoding is reading as many bytes as the
 weights have, because each step reads all of them once. Weights and tokens are random.
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from harken.decode.sampling import SamplingSettings, TextGenerator
 from harken.events import Listener
 from harken.inference.prepare import prepare_inference
 from harken.models import LanguageModel
-from harken.models.gpt import GPTSettings
 from harken.tasks import Loss, Task
 from harken.tasks.next_word import nll
 from harken.training import cost
@@ -28,27 +28,14 @@ from harken.training.loop import Trainer
 from harken.training.settings import Train
 from harken.training.step import WARMUP_STEPS
 
-from . import transformers_gpt2
+from .peers import PEERS, Generation
+from .plan import PROMPT, BenchPlan
 
-VOCAB = 50_257  # of GPT-2
-PROMPT = 32  # tokens
+OURS = "harken"
 UNLIMITED = 10**9  # steps
 REPEAT = 10  # repetitions of a ceiling's work in one turn
 MATRIX_SIZE = {"cuda": 8192, "cpu": 1024}
 Turn = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class BenchPlan:
-    """The options of a bench."""
-
-    device: torch.device
-    settings: GPTSettings
-    batch: int
-    tokens: int  # of each row in one turn
-    rounds: int
-    precisions: tuple[str, ...]
-    compiled: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +91,9 @@ class RandomTokens(Task[Any, Any, LanguageModel, Batch]):
 
     steps, splits = UNLIMITED, ()
 
-    def __init__(self, rows: int, L: int) -> None:
+    def __init__(self, vocab: int, rows: int, L: int) -> None:
         self.tokens_per_batch = rows * L
-        self.token_rows = [torch.randint(VOCAB, (rows, L + 1)) for _ in range(4)]
+        self.token_rows = [torch.randint(vocab, (rows, L + 1)) for _ in range(4)]
 
     def batch(self, epoch: int, step: int) -> Batch:
         tokens = self.token_rows[step % len(self.token_rows)]
@@ -117,39 +104,43 @@ class RandomTokens(Task[Any, Any, LanguageModel, Batch]):
 
 
 def training_implementations(plan: BenchPlan, listen: Listener) -> list[Implementation]:
-    """AdamW updates: harken in each precision, transformers in the first of them."""
-    task, need = RandomTokens(plan.batch, plan.settings.context), flops(plan.settings)
+    """Updates: harken with AdamW in each precision and with Muon in the first, peers with AdamW in the first."""
+    task, need = RandomTokens(plan.vocab, plan.batch, plan.settings.context), flops(plan)
     steps = max(1, plan.tokens // plan.settings.context)
     ceilings = {precision: matmul_ceiling(machine.PRECISIONS[precision], plan.device) for precision in plan.precisions}
 
     def harken_step(train: Train) -> Turn:
-        trainer = Trainer(plan.settings.build(VOCAB), task, train, listen=listen)
+        trainer = Trainer(plan.settings.build(plan.vocab), task, train, listen=listen)
         trainer.model.train()
         return lambda: trainer.update(UNLIMITED, read=False)
 
-    def transformers_step(train: Train) -> Turn:
-        return transformers_gpt2.train_step(transformers_gpt2.build(plan.settings, VOCAB), task.batch, train)
-
-    def implementation(name: str, precision: str, make_step: Callable[[Train], Turn]) -> Implementation:
+    def implementation(name: str, precision: str, optimizer: str, make_step: Callable[[Train], Turn]) -> Implementation:
         options = {"device": str(plan.device), "precision": precision, "compile": "yes" if plan.compiled else "no"}
-        with _measure_setup(f"{name}, {precision}", plan, listen, compiled=plan.compiled) as facts:
+        options |= {"optimizer": optimizer}
+        with _measure_setup(f"{name}, {precision}, {optimizer}", plan, listen, compiled=plan.compiled) as facts:
             step = make_step(Train.model_validate({"steps": UNLIMITED, "batch": plan.batch, "lr": 1e-4, **options}))
             for _ in range(WARMUP_STEPS + 2 if plan.device.type == "cuda" else 1):
                 step()
+        facts["optimizer"] = optimizer
         turn, tokens = _repeated(step, steps), steps * task.tokens_per_batch
         return Implementation(name, precision, turn, tokens, need, ceilings[precision], facts)
 
-    implementations = [implementation("harken", precision, harken_step) for precision in plan.precisions]
-    if transformers_gpt2.is_installed():
-        implementations.append(implementation(transformers_gpt2.NAME, plan.precisions[0], transformers_step))
+    first = plan.precisions[0]
+    variants = [*((precision, "adamw") for precision in plan.precisions), (first, "muon")]
+    implementations = [implementation(OURS, precision, optimizer, harken_step) for precision, optimizer in variants]
+    for peer in PEERS:
+        if peer.train_step is not None and peer.is_installed:
+            peer_step = partial(peer.train_step, plan, task.batch)
+            implementations.append(implementation(peer.name, first, "adamw", peer_step))
     return implementations
 
 
-def flops(settings: GPTSettings) -> float:
+def flops(plan: BenchPlan) -> float:
     """FLOPs per token of the matrix products, forward and backward, with the full square of the attention."""
+    context = plan.settings.context
     with torch.device("meta"):  # nothing is computed
-        model, tokens = settings.build(VOCAB), torch.zeros(1, settings.context, dtype=torch.long)
-    return cost.flops_per_token(model, lambda: model.scores(tokens).sum().backward(), settings.context)
+        model, tokens = plan.settings.build(plan.vocab), torch.zeros(1, context, dtype=torch.long)
+    return cost.flops_per_token(model, lambda: model.scores(tokens).sum().backward(), context)
 
 
 def matmul_ceiling(dtype: torch.dtype, device: torch.device) -> Ceiling:
@@ -163,15 +154,12 @@ def matmul_ceiling(dtype: torch.dtype, device: torch.device) -> Ceiling:
 
 
 def decoding_implementations(plan: BenchPlan, listen: Listener) -> list[Implementation]:
-    """Greedy decoding: harken in each precision, transformers with the same weights in the first that is not int8.
+    """Greedy decoding: harken in each precision, peers with the same weights in those that they have.
 
     A row has the fraction of tokens equal to harken's in float32; a row of harken also the largest logit difference.
     """
-    n_tokens, prompt = plan.batch * plan.tokens, torch.randint(VOCAB, (plan.batch, PROMPT))
-    float_model = plan.settings.build(VOCAB).eval()
-    reference = transformers_gpt2.build(plan.settings, VOCAB) if transformers_gpt2.is_installed() else None
-    if reference is not None:
-        transformers_gpt2.copy_weights(reference, float_model)
+    n_tokens, prompt = plan.batch * plan.tokens, torch.randint(plan.vocab, (plan.batch, PROMPT))
+    float_model = plan.settings.build(plan.vocab).eval()
     expected = _generation(TextGenerator(float_model.to(plan.device)), prompt, plan.tokens)()
     sequence = torch.cat([prompt, expected], 1)[:1].to(plan.device)
     ceilings: dict[str, tuple[float, Ceiling]] = {}
@@ -184,21 +172,34 @@ def decoding_implementations(plan: BenchPlan, listen: Listener) -> list[Implemen
         return ceilings[precision]
 
     for precision in plan.precisions:
-        with _measure_setup(f"harken, {precision}", plan, listen, compiled=plan.compiled) as facts:
+        with _measure_setup(f"{OURS}, {precision}", plan, listen, compiled=plan.compiled) as facts:
             model = prepare_inference(deepcopy(float_model), precision)
             turn = _generation(TextGenerator(model, compiled=plan.compiled), prompt, plan.tokens)
             tokens = turn()
         facts["same_tokens"] = float((tokens == expected).float().mean())
         facts["logit_difference"] = max_logit_difference(model, float_model, sequence)
-        implementations.append(Implementation("harken", precision, turn, n_tokens, *ceiling(precision, model), facts))
-    if reference is not None:
-        name, precision = transformers_gpt2.NAME, next((p for p in plan.precisions if p != "int8"), "float32")
-        with _measure_setup(f"{name}, {precision}", plan, listen, compiled=False) as facts:
-            reference = reference.to(plan.device, machine.PRECISIONS[precision])
-            turn = transformers_gpt2.generation(reference, prompt, plan.tokens)
-            facts["same_tokens"] = float((turn() == expected).float().mean())
-        implementations.append(Implementation(name, precision, turn, n_tokens, *ceiling(precision, float_model), facts))
+        implementations.append(Implementation(OURS, precision, turn, n_tokens, *ceiling(precision, model), facts))
+    for name, precision, generation in _peer_generations(plan):
+        try:
+            with _measure_setup(f"{name}, {precision}", plan, listen, compiled=False) as facts:
+                turn = generation(float_model, plan, precision, prompt)
+                facts["same_tokens"] = float((turn() == expected).float().mean())
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # such as a library of the GPU that CTranslate2 does not find
+            listen("notice", text=f"{name}, {precision}: does not run on this machine: {str(error).splitlines()[0]}")
+            continue
+        limits = ceiling(precision, float_model)
+        implementations.append(Implementation(name, precision, turn, n_tokens, *limits, facts))
     return implementations
+
+
+def _peer_generations(plan: BenchPlan) -> Iterator[tuple[str, str, Generation]]:
+    """The name, precision and function of each installed peer that generates."""
+    for peer in PEERS:
+        if peer.generation is not None and peer.is_installed:
+            for precision in peer.decode_precisions(plan):
+                yield peer.name, precision, peer.generation
 
 
 def _generation(generator: TextGenerator, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:

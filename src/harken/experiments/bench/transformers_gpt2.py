@@ -1,9 +1,7 @@
-"""transformers' GPT-2 of the same size, if it is installed: the reference implementation of a bench."""
+"""transformers' GPT-2 of the same size and with the same weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from itertools import count
 from typing import Any
 
 import torch
@@ -12,62 +10,52 @@ from torch import Tensor, nn
 from harken import machine
 from harken.bridge.weight_mapping import table_mappings
 from harken.data.batch import Batch
-from harken.models.gpt import GPT, GPTSettings
+from harken.models.gpt import GPT
 from harken.training.settings import Train
+
+from .plain_gpt2 import adamw_step
+from .plan import BenchPlan
 
 NAME = "transformers"
 
 
-def is_installed() -> bool:
-    return find_spec(NAME) is not None
+def decode_precisions(plan: BenchPlan) -> Sequence[str]:
+    """The first precision that is not int8, which transformers does not have."""
+    return [next((p for p in plan.precisions if p != "int8"), "float32")]
 
 
-def build(settings: GPTSettings, vocab: int) -> nn.Module:
+def build(plan: BenchPlan) -> nn.Module:
     """A GPT2LMHeadModel with initial weights, without dropout and without an end token."""
-    transformers = import_module(NAME)
+    transformers, settings = import_module(NAME), plan.settings
     transformers.logging.set_verbosity_error()
     sizes = {"n_positions": settings.context, "n_embd": settings.d}
-    sizes |= {"n_layer": settings.layers, "n_head": settings.heads}
-    config = transformers.GPT2Config(vocab_size=vocab, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    sizes |= {"n_layer": settings.layers, "n_head": settings.heads, "tie_word_embeddings": settings.tie_embeddings}
+    config = transformers.GPT2Config(vocab_size=plan.vocab, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     config.bos_token_id = config.eos_token_id = None
     return transformers.GPT2LMHeadModel(config).eval()
 
 
 @torch.no_grad()
-def copy_weights(reference: nn.Module, model: GPT) -> None:
-    """Copy the weights of a GPT2LMHeadModel into a GPT of the same size."""
+def copy_weights(model: GPT, reference: nn.Module) -> None:
+    """Copy the weights of a GPT into a GPT2LMHeadModel of the same size."""
     tensors = reference.state_dict()
     for name, mapping in table_mappings("gpt2", "transformer.", len(model.stack.blocks)):
-        weight = mapping.import_tensor(tensors[mapping.name])
-        model.get_parameter(name)[: len(weight)] = weight  # our vocabulary is rounded up
+        view = mapping.import_tensor(tensors[mapping.name])
+        view.copy_(model.get_parameter(name)[: len(view)])  # our vocabulary is rounded up
+    head = tensors["lm_head.weight"]
+    head.copy_(model.head.weight[: len(head)])
 
 
-def train_step(model: nn.Module, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
-    """A function that does the next update with AdamW and these settings, at the maximal learning rate."""
-    device, dtype = torch.device(train.device), machine.PRECISIONS[train.precision]
-    model.to(device).train()
-    call = torch.compile(model) if train.compile == "yes" else model
-    options: dict[str, Any] = {"lr": train.lr, "betas": train.betas, "weight_decay": train.weight_decay}
-    optimizer = torch.optim.AdamW(model.parameters(), **options, fused=True)
-    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    steps = count()
-
-    def step() -> None:
-        examples = batch(0, next(steps)).to(device)
-        with autocast:
-            logits = call(input_ids=examples.tokens, use_cache=False).logits
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), examples.targets.flatten())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+def train_step(plan: BenchPlan, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
+    """A function that does the next update with AdamW in a plain PyTorch loop."""
+    return adamw_step(build(plan), lambda call, ids: call(input_ids=ids, use_cache=False).logits, batch, train)
 
 
-def generation(model: nn.Module, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
-    """A function that greedily generates this many tokens."""
-    gpt2: Any = model
-    ids = prompt.to(gpt2.device)
+def generation(model: GPT, plan: BenchPlan, precision: str, prompt: Tensor) -> Callable[[], Tensor]:
+    """A function that greedily generates the tokens of a turn."""
+    gpt2: Any = build(plan)
+    copy_weights(model, gpt2)
+    gpt2 = gpt2.to(plan.device, machine.PRECISIONS[precision])
+    ids, tokens = prompt.to(plan.device), plan.tokens
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
     return lambda: gpt2.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()
