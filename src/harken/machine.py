@@ -19,6 +19,7 @@ CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 compile_enabled = True  # False: losses are computed eagerly
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BFLOAT16_INSTRUCTIONS = "amx_bf16", "avx512_bf16"
 
 
 def describe(device: torch.device | None = None) -> dict[str, str | float | None]:
@@ -117,11 +118,21 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def has_onednn() -> bool:
+    """Whether oneDNN has kernels for the vector registers of this CPU."""
+    return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
+
+
+def cpu_has(*instructions: str) -> bool:
+    """Whether the CPU has one of these instruction sets; False where the system does not list them."""
+    return not set(instructions).isdisjoint(_field(CPUINFO, "flags").split())
+
+
 def _has_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8  # Ampere was the first
-    return device.type == "cpu" and not {"amx_bf16", "avx512_bf16"}.isdisjoint(_field(CPUINFO, "flags").split())
+    return device.type == "cpu" and cpu_has(*BFLOAT16_INSTRUCTIONS)
 
 
 def _field(path: Path, name: str) -> str:

@@ -212,7 +212,8 @@ def test_invalid_options_are_errors_in_one_line(char, options, message):
         char.landscape(**options)
 
 
-def test_a_run_in_int8_is_refused(folders):
+def test_a_run_in_int8_is_refused(folders, monkeypatch):
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     with pytest.raises(BadInput, match="precision='int8': integers have no gradient"):
         harken.load(folders["char"], precision="int8").landscape()
 

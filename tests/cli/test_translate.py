@@ -110,7 +110,8 @@ def test_search_options_are_passed_on(json_of, pair_folder):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_weights_of_lower_precision_translate(json_of, pair_folder, precision):
+def test_weights_of_lower_precision_translate(json_of, pair_folder, precision, monkeypatch):
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     (translation,) = json_of("translate", pair_folder, TEXTS[0], "--precision", precision)["translations"]
     (plain,) = json_of("translate", pair_folder, TEXTS[0])["translations"]
     assert translation["score"] != plain["score"]

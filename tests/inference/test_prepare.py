@@ -9,37 +9,74 @@ import torch.nn.functional as F
 from torch import nn
 
 import harken
+from harken.core import MLP
 from harken.data.batch import Batch
 from harken.decode.sampling import SamplingSettings, TextGenerator
 from harken.errors import BadInput
-from harken.inference.prepare import Int8Linear, SplitBiasLinear, prepare_inference
+from harken.inference import packed
+from harken.inference.int8 import Int8Rows
+from harken.inference.packed import InferenceLinear
+from harken.inference.prepare import prepare_inference
 from harken.models.gpt import GPTSettings
 from harken.tasks.next_word import nll
 
 
+@pytest.fixture(autouse=True)
+def all_sizes(monkeypatch):
+    """Small products are packed and small weights are quantized, too."""
+    monkeypatch.setattr(packed, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
+
+
+@pytest.fixture(params=["bytes of this CPU", "any CPU"])
+def any_cpu(request, monkeypatch):
+    """With and without the instructions that oneDNN needs."""
+    if request.param == "any CPU":
+        monkeypatch.setattr("harken.machine.cpu_has", lambda *instructions: False)
+
+
+def prepared(linear: nn.Linear, precision: str = "int8") -> nn.Module:
+    return prepare_inference(nn.Sequential(deepcopy(linear)), precision)[0]
+
+
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(16,), (5, 16), (2, 3, 16), (1, 1, 16)])
+@pytest.mark.parametrize("shape", [(16,), (5, 16), (2, 3, 16), (1, 1, 16), (0, 16)])
+@pytest.mark.usefixtures("any_cpu")
 def test_int8_is_the_product_of_rounded_numbers_computed_exactly(shape, bias):
     torch.manual_seed(0)
     linear, x = nn.Linear(16, 40, bias=bias), torch.randn(shape)
-    quantized = Int8Linear(linear)
-    scale = x.abs().amax(-1, keepdim=True) / 127
-    exact = nn.functional.linear(((x / scale).round() * scale).double(), quantized.weight.double())
+    quantized = prepared(linear)
+    scale = x.abs().amax(-1, keepdim=True) / 127 / 254 if len(x) else x
+    rounded = (x / scale).round() * scale
+    exact = F.linear(rounded.double(), quantized.weight.double())
     exact = exact + linear.bias.double() if bias else exact
-    torch.testing.assert_close(quantized(x).double(), exact, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(quantized(x).double(), exact, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(quantized.rounded(x), rounded, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("any_cpu")
+def test_a_channel_that_is_a_thousand_times_larger_leaves_the_others_more_than_seven_bits():
+    torch.manual_seed(0)
+    linear, x = nn.Linear(256, 32, bias=False), torch.randn(20, 256)
+    nn.init.zeros_(linear.weight[:, :1])
+    x[:, 0] = 1000  # it has no effect on the product, but it sets the scale
+    with torch.no_grad():
+        error = (prepared(linear)(x) - linear(x)).square().mean().sqrt() / linear(x).std()
+    assert error < 0.02  # of 127 steps, the others would be rounded to 0
 
 
 def test_the_quantization_error_is_at_most_half_a_step_of_the_row():
     linear = nn.Linear(64, 32)
-    difference = (Int8Linear(linear).weight - linear.weight).abs()
+    difference = (prepared(linear).weight - linear.weight).abs()
     assert (difference <= linear.weight.abs().amax(1, keepdim=True) / 254 * 1.001).all()
 
 
 def test_a_row_of_zeros_stays_zero():
     linear = nn.Linear(8, 4)
     nn.init.zeros_(linear.weight)
-    assert torch.equal(Int8Linear(linear)(torch.randn(3, 8)), linear.bias.expand(3, 4))
-    assert torch.isfinite(Int8Linear(nn.Linear(8, 4))(torch.zeros(1, 8))).all()
+    assert torch.equal(prepared(linear)(torch.randn(3, 8)), linear.bias.expand(3, 4))
+    assert torch.isfinite(prepared(nn.Linear(8, 4))(torch.zeros(1, 8))).all()
 
 
 def test_an_int8_model_has_no_float_linear_and_decodes_the_same_with_memory():
@@ -66,8 +103,46 @@ def test_the_fused_qkv_product_equals_three_and_shares_their_storage(precision):
         fused = attention(x)
         attention.joint = None
         torch.testing.assert_close(fused, attention(x), rtol=1e-2, atol=1e-3)
-    stored = [f.weight_int8 if precision == "int8" else f.weight for f in maps]
-    assert len({t.untyped_storage().data_ptr() for t in stored}) == 1
+    if precision == "int8":
+        assert all(isinstance(f, Int8Rows) for f in maps)
+    else:
+        assert len({f.weight.untyped_storage().data_ptr() for f in maps}) == 1
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("style", ["lecture", "gpt2", "llama"])
+@pytest.mark.usefixtures("any_cpu")
+def test_a_prepared_model_computes_the_scores_of_the_plain_one(style, precision):
+    torch.manual_seed(0)
+    plain = GPTSettings(style=style, d=64, layers=2, heads=4, context=32).build(90).eval()
+    model, tokens = prepare_inference(deepcopy(plain), precision), torch.randint(90, (3, 17))
+    with torch.no_grad():
+        expected, scores = plain.scores(tokens), model.scores(tokens)
+        alone = torch.cat([model.scores(row[None]) for row in tokens])
+    tolerance = 1e-5 if precision == "float32" else 0.05
+    torch.testing.assert_close(scores, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+    torch.testing.assert_close(scores, alone, rtol=0, atol=2e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu", "silu", "swiglu", "geglu"])
+@pytest.mark.usefixtures("any_cpu")
+def test_an_activation_function_inside_a_product_equals_one_after_it(activation):
+    torch.manual_seed(0)
+    mlp, x = MLP(48, 96, activation), torch.randn(9, 48)
+    fused = prepare_inference(nn.Sequential(deepcopy(mlp)), "float32")
+    assert torch.equal(fused(x), mlp(x))  # with gradients
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), mlp(x), rtol=0, atol=2e-6)
+
+
+def test_a_packed_weight_follows_its_parameter():
+    torch.manual_seed(0)
+    linear, x = prepared(nn.Linear(8, 4), "float32"), torch.randn(3, 8)
+    with torch.no_grad():
+        before = linear(x)
+        linear.weight.mul_(2)
+        linear.bias.mul_(2)
+        torch.testing.assert_close(linear(x), 2 * before)
 
 
 @pytest.mark.parametrize("convert", [lambda m: m, lambda m: m.double(), deepcopy, lambda m: deepcopy(m).half().float()])
@@ -116,14 +191,14 @@ def test_an_unknown_precision_is_refused(folders):
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_compiled_linear_adds_its_bias_separately_with_equal_outputs(bias):
     plain = nn.Linear(6, 4, bias=bias)
-    prepared = prepare_inference(nn.Sequential(deepcopy(plain)), "float32")
-    assert type(prepared[0]) is SplitBiasLinear
+    linear = prepared(plain, "float32")
+    assert type(linear) is InferenceLinear
     x, targets = torch.randn(3, 6), []
 
     def compile_graph(graph, _):
         targets.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
         return graph.forward
 
-    torch.testing.assert_close(torch.compile(prepared, backend=compile_graph)(x), plain(x))
-    torch.testing.assert_close(prepared(x), plain(x))
+    torch.testing.assert_close(torch.compile(linear, backend=compile_graph)(x), plain(x))
+    torch.testing.assert_close(linear(x), plain(x))
     assert (operator.add in targets) == bias

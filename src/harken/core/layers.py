@@ -13,7 +13,7 @@ from .attend import attend
 from .memory import FixedMemory, Memory
 from .positions import Positions
 from .similarity import ScaledDot, Similarity
-from .structure import CAUSAL, FULL, Layout, Structure
+from .structure import CAUSAL, FULL, Layout, Structure, is_readable
 from .view import Watchable
 
 Map = Callable[[Tensor], Tensor]
@@ -104,6 +104,14 @@ def _project(x: Tensor, *projections: nn.Linear) -> Sequence[Tensor]:
 
 def _split(y: Tensor, projections: Sequence[nn.Linear]) -> Sequence[Tensor]:
     return y.split([f.out_features for f in projections], -1)
+
+
+def _written(memory: Sequence[Memory], pos: Tensor) -> Sequence[Memory]:
+    """The slots up to the last position; all slots where their number must be constant."""
+    if not is_readable(pos):
+        return memory
+    n = int(pos.max()) + 1
+    return memory if n >= memory[0].capacity else [layer.prefix(n) for layer in memory]
 
 
 class Sublayer(nn.Module):
@@ -248,6 +256,7 @@ class Stack(nn.Module):
         B, L, _ = x.shape
         pos = pos_k = torch.arange(L, device=x.device) if pos is None else pos
         if memory is not None:  # slot and position are equal in a memory, and unwritten slots are later positions
+            memory = _written(memory, pos)
             pos_k, structure = torch.arange(memory[0].capacity, device=x.device), (CAUSAL & structure).at_slots(pos)
         layout = structure.layout(B, L, pos_k.shape[-1], x.device, self.positions.bias(pos, pos_k))
         context = LayerContext(layout, self.positions.rotation(pos))

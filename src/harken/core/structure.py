@@ -116,7 +116,8 @@ class Layout:
         self.b = torch.arange(B, device=device).view(-1, 1, 1)
         self.slots = torch.arange(Lk - Lq, Lk, device=device) if structure.slots is None else structure.slots
         # the flag of a kernel replaces the mask only if the queries are at the slots that the kernel assumes
-        square, last = Lq == Lk and structure.slots is None, structure is CAUSAL and Lq == 1  # the last sees all keys
+        square = Lq == Lk and structure.slots is None
+        last = structure.allows is CAUSAL.allows and Lq == 1 and _is_last(structure.slots, Lk)  # it sees all keys
         self.full = bias is None and (structure.allows is FULL.allows or last)
         self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
         self.pairs: PairList | None = None
@@ -152,6 +153,20 @@ class Layout:
         if self.pairs is None:
             raise ValueError(f"structure {self.structure.name} has no list of pairs; use rows, top or full instead")
         return self.pairs
+
+
+def is_readable(x: Tensor) -> bool:
+    """Whether the program may depend on a value of x: on a CPU, and neither compiled nor recorded.
+
+    >>> is_readable(torch.zeros(1))
+    True
+    """
+    return not x.is_cuda and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+
+
+def _is_last(slots: Tensor | None, Lk: int) -> bool:
+    """Whether one query is known to be at the last slot of the keys."""
+    return slots is None or (slots.shape == (1,) and is_readable(slots) and int(slots) == Lk - 1)
 
 
 class BlockPass(NamedTuple):

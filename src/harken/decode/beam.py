@@ -19,12 +19,13 @@ from harken.errors import BadInput
 from harken.models import EncoderDecoder
 from harken.suggestions import reject_unknown_options
 
+from .best_tokens import largest, log_softmax
 from .counter_rng import row_seeds
 from .cuda_graph import CapturedGraph, weights_key
 from .grammar import Grammar, TargetOptions
 from .sampling import SamplingSettings
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}  # tokens of all beams of the sources that are searched together
+BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}  # tokens of all beams of the sources that are searched together
 COMPACT_FRACTION = 0.25  # finished fraction of the sources at which the batch is compacted
 STEPS_PER_CHECK = 8  # captured steps replayed before the finished flags are read
 LENGTH_MULTIPLE = 16  # on a GPU lengths of sources and targets are rounded up, so that few sizes are captured
@@ -265,10 +266,8 @@ class BeamBatch:
         # unwritten slots are masked: a captured step reads all slots, an eager one only those that are written
         memory = self.memory.prefix(self.C if self.capturable else self.n_steps + 1)
         logits = self.model.scores(last, pos=self.t, memory=memory)[:, -1].float()
-        total = logits.logsumexp(-1, keepdim=True)
-        logits = self._masked(logits)
-        sampled = bool(self.settings.temperature)
-        score, beam, token = self._sampled(logits, total) if sampled else self._best(logits, total)
+        log_p = self._masked(log_softmax(logits))
+        score, beam, token = self._sampled(log_p) if self.settings.temperature else self._best(log_p)
         K, ends = self.settings.beam, token == self.model.edge
         self.t += 1
         # an end counts among the K best only; a text is filled with edge marks after its last token
@@ -279,20 +278,20 @@ class BeamBatch:
             beam, token = beam.gather(1, order), token.gather(1, order)
         self._extend(beam, token, score)
 
-    def _best(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _best(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The 2 K best extensions of all beams of a source: score, beam and token, B 2K each."""
         B, K = self.score.shape
-        n_best = min(2 * K, logits.shape[-1])
-        best = logits.topk(n_best, -1)  # per beam: B*K 2K
-        scores = (self.score[..., None] + self._gain(best.values - total).view(B, K, -1)).flatten(1)
+        n_best = min(2 * K, log_p.shape[-1])
+        values, tokens = largest(log_p, n_best)  # per beam: B*K 2K
+        scores = (self.score[..., None] + self._gain(values).view(B, K, -1)).flatten(1)
         score, pick = scores.topk(2 * K, -1)
-        return score, pick // n_best, best.indices.view(B, -1).gather(1, pick)
+        return score, pick // n_best, tokens.view(B, -1).gather(1, pick)
 
-    def _sampled(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _sampled(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One sampled extension of each beam: score, beam and token, B K each."""
         B, K = self.score.shape
-        token = self.settings.sample(logits, self.seeds, self.t)[:, None]
-        score = self.score + self._gain(logits.gather(1, token) - total).view(B, K)
+        token = self.settings.sample(log_p, self.seeds, self.t)[:, None]
+        score = self.score + self._gain(log_p.gather(1, token)).view(B, K)
         return score, torch.arange(K, device=token.device).expand(B, K), token.view(B, K)
 
     def _gain(self, logs: Tensor) -> Tensor:
@@ -306,31 +305,31 @@ class BeamBatch:
             return None
         return self.prefix.index_select(1, self.t).repeat_interleave(self.settings.beam, 0)
 
-    def _masked(self, logits: Tensor) -> Tensor:
-        """The logits, modified in place, with all tokens that are not allowed at -inf."""
+    def _masked(self, log_p: Tensor) -> Tensor:
+        """ln p, modified in place, with all tokens that are not allowed at -inf."""
         forced = self._forced()
-        forced_logits = None if forced is None else logits.gather(1, forced.clamp_min(0))
-        logits.index_fill_(-1, self.banned_ids, -torch.inf)
+        forced_value = None if forced is None else log_p.gather(1, forced.clamp_min(0))
+        log_p.index_fill_(-1, self.banned_ids, -torch.inf)
         if self.settings.no_repeat:
-            logits = self._without_repeats(logits)
+            log_p = self._without_repeats(log_p)
         if self.allowed_tokens:
             K = self.settings.beam
             n_words, n_left = (x.repeat_interleave(K) for x in (self.n_words, self.max_lengths - self.t))
-            logits = logits.masked_fill(~self.allowed_tokens(self.texts.flatten(0, 1), n_words, n_left), -torch.inf)
-        if forced is not None and forced_logits is not None:  # the prefix takes precedence over all restrictions
-            not_forced = torch.arange(logits.shape[-1], device=logits.device) != forced
-            logits = torch.where(forced < 0, logits, torch.where(not_forced, -torch.inf, forced_logits))
-        return logits
+            log_p = log_p.masked_fill(~self.allowed_tokens(self.texts.flatten(0, 1), n_words, n_left), -torch.inf)
+        if forced is not None and forced_value is not None:  # the prefix takes precedence over all restrictions
+            not_forced = torch.arange(log_p.shape[-1], device=log_p.device) != forced
+            log_p = torch.where(forced < 0, log_p, torch.where(not_forced, -torch.inf, forced_value))
+        return log_p
 
-    def _without_repeats(self, logits: Tensor) -> Tensor:
+    def _without_repeats(self, log_p: Tensor) -> Tensor:
         """Ban the tokens that would complete an n-gram that the text already contains."""
         n, texts = self.settings.no_repeat, self.texts.flatten(0, 1)[:, 1 : self.n_steps + 1]
         if texts.shape[1] < n:
-            return logits
+            return log_p
         ngrams = texts.unfold(1, n, 1)  # B*K n-grams n
         matches = (ngrams[:, :, :-1] == texts[:, None, texts.shape[1] - n + 1 :]).all(-1)
         banned = torch.where(matches, ngrams[:, :, -1], self.model.edge)
-        return logits.scatter(1, banned, torch.where(banned == self.model.edge, logits.gather(1, banned), -torch.inf))
+        return log_p.scatter(1, banned, torch.where(banned == self.model.edge, log_p.gather(1, banned), -torch.inf))
 
     def _finish(self, texts: Tensor, score: Tensor) -> None:
         """Add ended texts (those with a score above -inf) to the K best finished ones."""

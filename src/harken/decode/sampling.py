@@ -76,10 +76,14 @@ class SamplingSettings:
 
 
 class TextGenerator:
-    """Generates text with a model. Memories and captured graphs are reused by later texts of the same size."""
+    """Generates text with a model. Memories and captured graphs are reused by later texts of the same size.
 
-    def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
+    `lookup`: a single text on a CPU is continued with prompt-lookup decoding.
+    """
+
+    def __init__(self, model: LanguageModel, *, compiled: bool = False, lookup: bool = True) -> None:
         self.model, self.sessions, self.weights = model, Sessions(), tuple[object, ...]()
+        self.lookup = lookup
         self.call: ModelCall = model.scores
         if compiled:  # the compiler turns products of one row into sums and fuses them
             self.call = torch.compile(model.scores, dynamic=False, options={"coordinate_descent_tuning": True})
@@ -109,7 +113,9 @@ class TextGenerator:
         seeds, banned = torch.cat(parts), torch.tensor(banned_ids, dtype=torch.long)
         sampler = TokenSampler(sampling, tuple(banned_ids), banned.to(decoder.device))
         try:
-            for token in decoder.generate(texts, n_tokens, seeds.to(decoder.device), sampler):
+            single = len(texts) == 1 and decoder.device.type == "cpu" and has_repeatable_steps(self.model)
+            lookup = PromptLookup() if single and self.lookup else None
+            for token in decoder.generate(texts, n_tokens, seeds.to(decoder.device), sampler, lookup):
                 for text, token_id in zip(texts, token.tolist(), strict=True):
                     text.append(token_id)
                 yield token
@@ -126,7 +132,8 @@ class TokenSampler:
     banned: Tensor = field(compare=False)  # the same ids on the device of the logits
 
     def __call__(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
-        return self.sampling.sample(logits.index_fill(-1, self.banned, -torch.inf), seeds, n)
+        logits = logits.index_fill(-1, self.banned, -torch.inf) if self.banned_ids else logits
+        return self.sampling.sample(logits, seeds, n)
 
 
 class IncrementalDecoder:
@@ -203,15 +210,18 @@ class IncrementalDecoder:
         self.position, self.lengths = self.position + n_tokens, [length + n_tokens for length in self.lengths]
 
     def generate(
-        self, texts: Sequence[Sequence[int]], n_tokens: int, seeds: Tensor, sampler: TokenSampler
+        self,
+        texts: Sequence[Sequence[int]],
+        n_tokens: int,
+        seeds: Tensor,
+        sampler: TokenSampler,
+        lookup: "PromptLookup | None" = None,
     ) -> Iterator[Tensor]:
         """Yield one token per row (B) at a time; long stretches replay a captured graph.
 
-        A single text on a CPU is read together with guesses of its next tokens: sampled tokens that equal their guess
-        need no further model call.
+        With `lookup` a single text is read together with guesses of its next tokens: sampled tokens that equal their
+        guess need no further model call.
         """
-        single = len(texts) == 1 and self.device.type == "cpu"
-        lookup = PromptLookup() if single and has_repeatable_steps(self.model) else None
         n, guesses = 0, list[int]()
         while n < n_tokens:
             sampled = sampler(self.logits, seeds, n + torch.arange(1 + len(guesses), device=self.device))

@@ -25,7 +25,7 @@ from harken.tasks import Score
 
 from .answers import NEXT_SENTENCE_LABELS, InputReader
 from .answers.unknown import unknown_pieces
-from .prepare import Int8Linear
+from .int8 import Int8Linear
 
 if TYPE_CHECKING:
     from .answers.embed import Embedder

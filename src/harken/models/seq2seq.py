@@ -62,8 +62,7 @@ class DecoderMemory:
             memory.reorder(rows, length)
 
     def prefix(self, n: int) -> "DecoderMemory":
-        """View of the first n slots: a step need not attend to unwritten slots."""
-        return DecoderMemory([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.layers], self.source)
+        return DecoderMemory([memory.prefix(n) for memory in self.layers], self.source)
 
     def select(self, rows: Tensor) -> "DecoderMemory":
         texts_per_source = len(self.layers[0].k) // len(self.source.encoded[0].k)

@@ -144,13 +144,14 @@ def test_the_flops_per_token_match_a_manual_count():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
-def test_the_bytes_per_step_match_a_manual_count(precision):
+def test_the_bytes_per_step_match_a_manual_count(precision, monkeypatch):
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     model = prepare_inference(TINY.build(GPT2_VOCAB), precision)
     matrices = layers * (4 * d * d + 2 * d * d_ff) + padded_vocab * d  # the tied table is read as the head
-    rows = layers * (4 * d + d_ff + d) + padded_vocab  # of matrices: each has a scale in int8
+    rows = layers * (4 * d + d_ff + d) + padded_vocab  # of matrices: each has a scale and a zero point in int8
     biases, norms = layers * (4 * d + d_ff + d), (2 * layers + 1) * 2 * d
     size = {"float32": 4, "bfloat16": 2}.get(precision)
-    counted = matrices + 4 * (rows + biases + norms) if size is None else size * (matrices + biases + norms)
+    counted = matrices + 4 * (2 * rows + biases + norms) if size is None else size * (matrices + biases + norms)
     assert weight_bytes(model) == counted
 
 
@@ -208,7 +209,8 @@ def test_training_has_a_row_per_precision_and_optimizer_and_a_plain_loop_below_i
 
 
 @pytest.mark.usefixtures("without_peers")
-def test_decoding_reports_the_effect_of_quantization():
+def test_decoding_reports_the_effect_of_quantization(monkeypatch):
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     facts = bench("decode", device="cpu", precisions=("float32", "bfloat16", "int8"), **QUICK)
     full, half, quantized = facts["rows"]
     assert (full["same_tokens"], full["logit_difference"]) == (1, 0)

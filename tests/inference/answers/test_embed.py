@@ -37,7 +37,7 @@ def test_the_vector_of_a_text_does_not_depend_on_its_batch(every, pool):
 
 def test_the_order_and_batching_of_texts_change_no_vector(every, monkeypatch):
     together = every.embed(TEXTS)
-    monkeypatch.setattr(text_vectors, "BATCH_TOKENS", 20)
+    monkeypatch.setattr(text_vectors, "BATCH_TOKENS", {"cpu": 20})
     assert every.embed(TEXTS[::-1])[::-1] == pytest.approx(together, abs=1e-6)
     assert every.embed("a") == pytest.approx(together[1], abs=1e-6)
 
@@ -152,7 +152,8 @@ def test_the_vectors_of_a_file_are_computed_once_until_it_changes(char, notes, m
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_each_precision_has_its_own_cached_vectors(folders, notes, precision):
+def test_each_precision_has_its_own_cached_vectors(folders, notes, precision, monkeypatch):
+    monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     plain, quantized = (harken.load(folders["char"], device="cpu", precision=p) for p in ("float32", precision))
     assert plain.corpus(notes).cache_file != quantized.corpus(notes).cache_file
 

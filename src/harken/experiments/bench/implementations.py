@@ -19,6 +19,7 @@ from harken import machine
 from harken.data.batch import Batch
 from harken.decode.sampling import SamplingSettings, TextGenerator
 from harken.events import Listener
+from harken.inference.int8 import Int8Linear
 from harken.inference.prepare import prepare_inference
 from harken.models import LanguageModel
 from harken.tasks import Loss, Task
@@ -224,6 +225,8 @@ def weight_bytes(model: nn.Module) -> int:
         if not isinstance(module, nn.Embedding):
             tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
             sizes |= {(storage := t.untyped_storage()).data_ptr(): storage.nbytes() for t in tensors}
+        if isinstance(module, Int8Linear):
+            sizes[id(module)] = module.weight_int8.shape.numel()
     return sum(sizes.values())
 
 

@@ -39,7 +39,7 @@ def classify_next_sentences(
         zip(*(_join_pair(run, a, b, context) for a, b in encoded), strict=True) if encoded else ((), ())
     )
     scores = torch.empty(len(rows), len(NEXT_SENTENCE_LABELS))
-    for batch in length_batches([len(row) for row in rows], BATCH_TOKENS):
+    for batch in length_batches([len(row) for row in rows], BATCH_TOKENS[run.device.type]):
         tokens, lengths = pad_rows([rows[n] for n in batch], run.device)
         starts = torch.tensor([second_starts[n] for n in batch], device=run.device)
         segments = (torch.arange(tokens.shape[1], device=run.device) >= starts[:, None]).long()

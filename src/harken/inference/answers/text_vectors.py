@@ -39,7 +39,7 @@ from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vec
 from .generate import encode_prompt, prompt_overflow
 
 NO_LIMIT = 1 << 30  # tokens
-BATCH_TOKENS = 1 << 13  # tokens of a batch, padding included
+BATCH_TOKENS = {"cpu": 1 << 11, "cuda": 1 << 13}  # tokens of a batch, padding included
 Ranges = Sequence[tuple[int, int]]  # of each row: the first token, and the one after the last
 RowsOf = Callable[[Any, Any], Iterable[tuple[str, str]]]  # the texts and labels of loaded data and one of its splits
 Spans = Sequence[tuple[int, int]]  # of each token: its first character, and the one after the last
@@ -208,7 +208,7 @@ def embed_token_ids(
     """For each row of token ids the mean of the states in its range. Rows of similar length share a batch; batching
     changes no vector."""
     vectors = np.empty((len(rows), width), np.float32)
-    for batch in length_batches([len(row) for row in rows], BATCH_TOKENS):
+    for batch in length_batches([len(row) for row in rows], BATCH_TOKENS[device.type]):
         tokens, lengths = pad_rows([rows[n] for n in batch], device)
         h, pos = states(tokens, lengths=lengths).float(), torch.arange(tokens.shape[1], device=device)
         start, end = torch.tensor([ranges[n] for n in batch], device=device)[..., None].unbind(1)
