@@ -97,6 +97,12 @@ def compile_problem(device: torch.device | str | None = None) -> str | None:
     return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {fix}"
 
 
+def prefers_onednn() -> bool:
+    """Whether oneDNN multiplies float32 matrices faster than MKL, which uses AVX-512 on CPUs of Intel only."""
+    avx512 = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return avx512 and _field(CPUINFO, "vendor_id") not in ("", "GenuineIntel")
+
+
 def available_memory() -> float:
     """Bytes that can still be allocated; infinite where the system does not report them."""
     free, limit = _field(MEMINFO, "MemAvailable").removesuffix(" kB"), _read(CGROUP / "memory.max")

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from .attend import attend
 from .memory import FixedMemory, Memory
-from .positions import Positions
-from .similarity import ScaledDot, Similarity
+from .positions import Positions, Rotation
+from .products import affine, is_eager_float32, linear
+from .similarity import Dot, ScaledDot, Similarity
 from .structure import CAUSAL, FULL, Layout, Structure, is_readable
 from .view import Watchable
 
@@ -74,6 +75,8 @@ class Attention(Watchable):
     ) -> Tensor:
         """Attention of x to a source, in the order: project, rotate, store, attend: B Lq d."""
         context = context or LayerContext()
+        if source is None and memory is None and self._rotates_pairs(x) and isinstance(context.rotate, Rotation):
+            return self._attend(x, *self._rotated_heads(x, context.rotate), context)
         q, *kv = self.project_heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
         if isinstance(source, FixedMemory):  # several texts of one source become more queries of that source
             k, v, q = source.k, source.v, q.unflatten(0, (source.k.shape[0], -1)).transpose(1, 2).flatten(2, 3)
@@ -82,9 +85,31 @@ class Attention(Watchable):
             k = context.rotate(k)
         if memory is not None:
             k, v = memory.write(k, v, context.structure.slots)
+        return self._attend(x, context.rotate(q), k, v, context)
+
+    def _attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, context: LayerContext) -> Tensor:
+        """W_o of the attention of projected and rotated heads, in the shape of x."""
         dropout = self.p if self.training else 0.0
-        o = attend(context.rotate(q), k, v, self.similarity, context.structure, dropout=dropout, watch=self.watch)
-        return self.W_o(o.transpose(1, 2).flatten(2).view(*x.shape[:2], -1))
+        o = attend(q, k, v, self.similarity, context.structure, dropout=dropout, watch=self.watch)
+        return linear(self.W_o, o.transpose(1, 2).flatten(2).view(*x.shape[:2], -1))
+
+    def _rotates_pairs(self, x: Tensor) -> bool:
+        """Whether q and k can have their features in another order: in an eager training step, for a plain dot."""
+        plain = self.watch is None and type(self.similarity) in (Dot, ScaledDot)
+        return plain and torch.is_grad_enabled() and is_eager_float32(x)
+
+    def _rotated_heads(self, x: Tensor, rotation: Rotation) -> Sequence[Tensor]:
+        """q, k and v of x, one product; q and k are rotated by another: B H L D each."""
+        maps = self.W_q, self.W_k
+        W = torch.cat([*(rotation.pair_features(f.weight) for f in maps), self.W_v.weight])
+        biases = [*(rotation.pair_features(f.bias) for f in maps if f.bias is not None), self.W_v.bias]
+        y = affine(x, W, None if self.W_v.bias is None else torch.cat(biases))
+        qk, v = y.split([len(W) - self.W_v.out_features, self.W_v.out_features], -1)
+        outputs = *_split(rotation.pairs(qk), maps), v
+        return [
+            h.unflatten(-1, (-1, D)).transpose(1, 2)
+            for h, D in zip(outputs, (self.d_k, self.d_k, self.d_v), strict=True)
+        ]
 
     def project_heads(self, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
         """Projections of x, split into heads: B H L D each."""
@@ -99,7 +124,7 @@ def _project(x: Tensor, *projections: nn.Linear) -> Sequence[Tensor]:
     if not torch.is_grad_enabled():
         return [f(x) for f in projections]
     b = torch.cat([f.bias for f in projections]) if projections[0].bias is not None else None
-    return _split(F.linear(x, torch.cat([f.weight for f in projections]), b), projections)
+    return _split(affine(x, torch.cat([f.weight for f in projections]), b), projections)
 
 
 def _split(y: Tensor, projections: Sequence[nn.Linear]) -> Sequence[Tensor]:
@@ -148,8 +173,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The MLP of each vector: ... d -> ... d."""
-        h = self.activation(self.W_1(x))
-        return self.W_2(h if self.W_3 is None else h * self.W_3(x))
+        h = self.activation(linear(self.W_1, x))
+        return linear(self.W_2, h if self.W_3 is None else h * linear(self.W_3, x))
 
 
 @dataclass(frozen=True)

@@ -72,18 +72,41 @@ class Rotary(Positions):
             raise ValueError(f"rotary positions rotate pairs of features: D={D} is odd; use an even width per head")
         self.D, self.base, self.layout, self.scaling = D, base, layout, scaling
 
-    def rotation(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
+    def rotation(self, pos: Tensor) -> "Rotation":
         f = self.scaling(frequencies(self.D, self.base, pos.device))  # not a buffer: it would be cast with the model
-        angles = pos[..., None, :, None] * f  # 1 L D/2 or B 1 L D/2: the same for all heads
-        c, s = angles.cos(), angles.sin()
+        return Rotation(pos[..., None, :, None] * f, self.layout == "halves")
 
-        def rotate(x: Tensor) -> Tensor:
-            halves = self.layout == "halves"
-            u, w = precise(x).chunk(2, -1) if halves else precise(x).unflatten(-1, (-1, 2)).unbind(-1)
-            rotated = [u * c - w * s, u * s + w * c]
-            return (torch.cat(rotated, -1) if halves else torch.stack(rotated, -1).flatten(-2)).to(x.dtype)
 
-        return rotate
+class Rotation:
+    """Rotates feature pairs of q or k (B H L D) by these angles: 1 L D/2 or B 1 L D/2, the same for all heads.
+
+    >>> rotation, x = Rotary(4).rotation(torch.arange(3)), torch.randn(1, 2, 3, 4)
+    >>> W = rotation.pair_features(torch.eye(4))  # the same rotation, of features in another order
+    >>> torch.allclose(rotation.pairs((x @ W.mT).transpose(1, 2).flatten(2)).view(1, 3, 2, 4).transpose(1, 2) @ W,
+    ...                rotation(x), atol=1e-6)
+    True
+    """
+
+    def __init__(self, angles: Tensor, halves: bool) -> None:
+        self.angles, self.halves, self.c, self.s = angles, halves, angles.cos(), angles.sin()
+        self._factors: dict[int, Tensor] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        u, w = precise(x).chunk(2, -1) if self.halves else precise(x).unflatten(-1, (-1, 2)).unbind(-1)
+        rotated = [u * self.c - w * self.s, u * self.s + w * self.c]
+        return (torch.cat(rotated, -1) if self.halves else torch.stack(rotated, -1).flatten(-2)).to(x.dtype)
+
+    def pair_features(self, W: Tensor) -> Tensor:
+        """Rows of q or k (of all heads) in the order in which the two features of a pair are side by side."""
+        return W.unflatten(0, (-1, 2, self.angles.shape[-1])).transpose(1, 2).flatten(0, 2) if self.halves else W
+
+    def pairs(self, x: Tensor) -> Tensor:  # B L (heads D)
+        """Rotates features whose pairs are side by side: one product of complex numbers for all heads."""
+        heads = x.shape[-1] // (2 * self.angles.shape[-1])
+        if heads not in self._factors:
+            factor = torch.polar(torch.ones_like(self.angles), self.angles).squeeze(-3)  # L D/2 or B L D/2
+            self._factors[heads] = factor.repeat(*[1] * (factor.dim() - 1), heads)
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * self._factors[heads]).flatten(-2)
 
 
 class Alibi(Positions):

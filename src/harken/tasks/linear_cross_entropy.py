@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import machine
+from harken.core import products
 from harken.core.similarity import precise
 from harken.data.batch import IGNORE
 
@@ -86,19 +87,19 @@ def _chunked(
     db = torch.zeros(len(W), device=W.device, dtype=exact) if grad and b is not None else None
     n_chunks = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
     real, size = targets != IGNORE, -(-len(h) // n_chunks)
-    chunk_loss = _chunk_loss_for(h.device)
+    chunk_loss, fast = _chunk_loss_for(h.device), grad and products.is_faster(h, W)
     all_real = not h.is_cuda and bool(real.all())  # on a GPU reading it would synchronize
     e = smoothing or None  # None: a compiler would treat 0 as one of many values
     for start in range(0, len(h), size):
         chunk = slice(start, start + size)
         x, index, mask = h[chunk], targets[chunk].clamp_min(0), None if all_real else real[chunk]
-        logits = x @ W.mT if b is None else torch.addmm(b, x, W.mT)
+        logits = products.times_transposed(x, W, b) if fast else F.linear(x, W, b)
         losses[chunk], means, p = chunk_loss(logits, index, mask, vocab, e, grad)
         if means is not None:
             uniform_loss = uniform_loss + means.sum()
         if dh is not None and dW is not None and p is not None:
-            torch.mm(p, W, out=dh[chunk])
-            dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
+            dh[chunk] = products.times_transposed(p, W.mT) if fast else p @ W
+            dW += products.transposed_times(p, x) if fast else p.mT @ x
             if db is not None:
                 db += p.sum(0, dtype=exact)
     total = (1 - smoothing) * losses.sum() + smoothing * uniform_loss if smoothing else losses.sum()

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from harken import machine, run_folder
+from harken.core import products
 from harken.errors import BadRun, BadSetting, HarkenError, Stopped
 from harken.events import Listener, silent, to_json_value
 from harken.files import write_atomic
@@ -55,15 +56,16 @@ class Timing(NamedTuple):
 
 @contextmanager
 def restore_torch_state() -> Iterator[None]:
-    """Restore the thread count, the deterministic mode and the compile switch, which a Trainer sets globally."""
-    threads, mode, enabled = torch.get_num_threads(), torch.get_deterministic_debug_mode(), machine.compile_enabled
+    """Restore the thread count, the deterministic mode and the switches that a Trainer sets globally."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    switches = machine.compile_enabled, products.enabled
     try:
         yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)
-        machine.compile_enabled = enabled
+        machine.compile_enabled, products.enabled = switches
 
 
 class Trainer:

@@ -23,16 +23,10 @@ def orthogonalize(M: Tensor) -> Tensor:
     tall = X.shape[-2] > X.shape[-1]
     X = X.mT if tall else X
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    # batched on a GPU; on a CPU one matrix at a time is faster
-    X = _newton_schulz(X) if M.is_cuda else torch.stack([_newton_schulz(x[None])[0] for x in X])
-    return (X.mT if tall else X).to(M.dtype).view_as(M)
-
-
-def _newton_schulz(X: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         S = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(S, S, S, beta=B, alpha=C), X, beta=A)
-    return X
+    return (X.mT if tall else X).to(M.dtype).view_as(M)
 
 
 class Muon(torch.optim.Optimizer):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from harken import machine
+from harken.core import products
 from harken.data.batch import Batch
 from harken.errors import HarkenError
 from harken.events import Listener
@@ -35,6 +36,7 @@ class UpdateStep:
         self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
         self.precision = machine.pick_precision(train.precision, self.device)
+        products.enabled = self.device.type == "cpu" and machine.prefers_onednn()
         task.sample_on(self.device)
         self.model = self.ranks.distribute(model.to(self.device))
         self.forward_model = self._compile()
