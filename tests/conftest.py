@@ -41,6 +41,8 @@ def reset_torch_state(
     torch.set_default_dtype(dtype)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+    if "harken.core.products" in sys.modules:
+        sys.modules["harken.core.products"].enabled = False  # type: ignore[attr-defined]  # a Trainer sets it
 
 
 @pytest.fixture

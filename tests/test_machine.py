@@ -126,15 +126,29 @@ def test_an_unknown_device_is_an_error_in_one_line(wanted):
 
 
 @pytest.mark.parametrize("flags", ["amx_bf16", "avx512f avx512_bf16"])
-def test_auto_is_bfloat16_on_a_cpu_with_the_instructions(tmp_path, monkeypatch, flags):
+def test_auto_is_float32_on_a_cpu_even_with_instructions_for_bfloat16(tmp_path, monkeypatch, flags):
     monkeypatch.setattr(machine, "CPUINFO", cpuinfo(tmp_path, flags))
-    assert machine.pick_precision("auto", CPU) is torch.bfloat16
+    assert machine.has_bfloat16(torch.device(CPU))
+    assert machine.pick_precision("auto", CPU) is torch.float32
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512_vnni", "not_amx_bf16"])
-def test_auto_is_float32_on_a_cpu_without_the_instructions(tmp_path, monkeypatch, flags):
+def test_a_cpu_without_the_instructions_has_no_bfloat16(tmp_path, monkeypatch, flags):
     monkeypatch.setattr(machine, "CPUINFO", cpuinfo(tmp_path, flags))
-    assert machine.pick_precision("auto", "cpu") is torch.float32
+    assert not machine.has_bfloat16(torch.device(CPU))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "capability", "expected"),
+    [("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)],
+)
+def test_onednn_is_preferred_where_mkl_does_not_use_avx512(tmp_path, monkeypatch, vendor, capability, expected):
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"vendor_id\t: {vendor}\n")
+    monkeypatch.setattr(machine, "CPUINFO", path)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert machine.prefers_onednn() is expected
 
 
 def test_a_cpu_computes_in_bfloat16_if_it_is_set_explicitly(tmp_path, monkeypatch):

@@ -66,12 +66,15 @@ def pick_device(wanted: str = "auto", name: str = "train.device") -> torch.devic
 
 
 def pick_precision(wanted: str, device: torch.device | str) -> torch.dtype:
-    """Precision of the matrix products; `auto` is bfloat16 where the device supports it in hardware."""
+    """Precision of the matrix products; `auto` is bfloat16 on a GPU that supports it in hardware, else float32.
+
+    On a CPU bfloat16 is faster for some models only (training/precision.py), and without the instructions it is
+    emulated, slowly.
+    """
     device = torch.device(device)
     if wanted == "auto":
-        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    # a CPU without the instructions emulates bfloat16, slowly: used only if it is set explicitly
-    if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
+        return torch.bfloat16 if device.type == "cuda" and has_bfloat16(device) else torch.float32
+    if wanted == "bfloat16" and device.type == "cuda" and not has_bfloat16(device):
         name = torch.cuda.get_device_name(device)
         raise BadSetting(f"train.precision=bfloat16: {name} does not support it; use float32")
     return PRECISIONS[wanted]
@@ -134,7 +137,7 @@ def cpu_has(*instructions: str) -> bool:
     return not set(instructions).isdisjoint(_field(CPUINFO, "flags").split())
 
 
-def _has_bfloat16(device: torch.device) -> bool:
+def has_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8  # Ampere was the first

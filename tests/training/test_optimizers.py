@@ -29,6 +29,12 @@ def take_steps(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5)
 # --- Muon -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shape", [(12, 12), (12, 20), (20, 12)])
+def test_orthogonalizing_a_batch_equals_orthogonalizing_each_matrix(shape):
+    batch = torch.randn(5, *shape)
+    torch.testing.assert_close(orthogonalize(batch), torch.stack([orthogonalize(M[None])[0] for M in batch]))
+
+
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 16, 64), (2, 64, 16), (1, 5, 7)])
 def test_orthogonalize_keeps_the_directions_and_equalizes_their_lengths(shape):
     M = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

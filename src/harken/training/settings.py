@@ -65,7 +65,11 @@ class Train(Settings):
         "best", description="with several seeds, all: each seed also becomes a run in the folder seeds/"
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="precision of the forward pass")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="precision of the forward pass; auto: bfloat16 on a GPU that supports it, and on a CPU where it was"
+        " measured to be at least 1.2 times faster for this model",
+    )
     compile: Literal["auto", "yes", "no"] = Field(
         "auto", description="torch.compile and CUDA graphs; auto: where they are faster"
     )

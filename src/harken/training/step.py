@@ -20,6 +20,7 @@ from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import BoundTask
 
+from . import precision
 from .optimizers import build_optimizer, clip_gradients
 from .parallel import Ranks, full_tensor
 from .settings import Train
@@ -35,11 +36,11 @@ class UpdateStep:
     ) -> None:
         self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
-        self.precision = machine.pick_precision(train.precision, self.device)
         products.enabled = self.device.type == "cpu" and machine.prefers_onednn()
         task.sample_on(self.device)
         self.model = self.ranks.distribute(model.to(self.device))
         self.forward_model = self._compile()
+        self.precision = self._pick_precision()
         self.micro_batch = train.micro_batch
         skips_on_device = train.optimizer in ("adamw", "muon") or (train.optimizer == "sgd" and not train.momentum)
         self.deferred = self.device.type == "cuda" and skips_on_device and not self.ranks.sharded
@@ -73,6 +74,14 @@ class UpdateStep:
             self.listen("notice", text=f"not compiled: {reason}")
             return self.model
         return CompiledModel(self.model, self.listen)
+
+    def _pick_precision(self) -> torch.dtype:
+        """The precision of the settings; `auto` measures a large model on a CPU that has instructions for bfloat16."""
+        wanted, sizes = self.train.precision, (p.numel() for p in self.model.parameters())
+        measures = wanted == "auto" and self.device.type == "cpu" and self.ranks.world_size == 1
+        if measures and machine.has_bfloat16(self.device) and sum(sizes) >= precision.MIN_PARAMETERS:
+            return precision.faster_precision(self.forward_model, self.task, self.task.batch(0, 0))
+        return machine.pick_precision(wanted, self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context that computes matrix products in the precision of the run."""
