@@ -253,7 +253,8 @@ def test_check_ends_with_the_expected_cost(stdout_of, text):
 
 
 def test_check_prints_the_minutes_and_energy_of_its_json(stdout_of, json_of, text, monkeypatch):
-    from harken.training.loop import Timing, Trainer
+    from harken.training.loop import Trainer
+    from harken.training.timing import Timing
 
     monkeypatch.setattr(
         Trainer, "measure", lambda *_: Timing(step_seconds=40.0, validation_seconds=10.0, watts=400.0, source="known")

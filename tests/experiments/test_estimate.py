@@ -12,8 +12,9 @@ from harken.experiments.estimate import estimate
 from harken.experiments.train import prepare
 from harken.recipe import Recipe
 from harken.training import cost
-from harken.training.loop import Timing, Trainer
+from harken.training.loop import Trainer
 from harken.training.resource_estimate import count_resources, estimate_memory
+from harken.training.timing import Timing
 
 HUGE = {"model.d": 8192, "model.layers": 64, "model.heads": 64}
 SMALL = {"model.d": 64, "model.layers": 2, "model.heads": 2, "model.context": 32, "train.batch": 8, "train.steps": 40}

@@ -167,6 +167,42 @@ def test_the_bag_of_words_baseline_is_the_logistic_regression_of_scikit_learn(tm
     assert baseline["accuracy"] == pytest.approx((p.argmax(1) == split.texts.targets).mean(), abs=0.02)
 
 
+def test_eval_examples_limits_the_evaluation_to_texts_spread_over_the_split(tmp_path):
+    data = load(tmp_path, "label", valid=0.5)
+    n, model = len(data.splits["valid"]), build(data)
+    full, limited = bind(data, eval_examples=0), bind(data, eval_examples=7)
+    chosen = np.linspace(0, n - 1, 7).astype(int)
+    part = data.splits["valid"]
+    assert [row.location for row in limited.data.splits["valid"].rows] == [part.rows[i].location for i in chosen]
+    y = predict(model, full.data.splits["valid"].texts)
+    expected = full.score(y[torch.from_numpy(chosen)], part.texts.targets[chosen]).metrics
+    score = limited.evaluate(model, "valid")
+    assert score.metrics == pytest.approx(expected, rel=1e-5)
+    assert (score.protocol["texts"], score.protocol["texts_of_the_split"]) == (7, n)
+    assert "texts_of_the_split" not in full.evaluate(model, "valid").protocol
+    low, high = score.intervals["accuracy"]
+    assert low < score.metrics["accuracy"] < high
+
+
+def test_the_bag_of_words_of_a_large_split_is_fitted_to_texts_spread_over_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("harken.tasks.classify.BASELINE_TEXTS", 30)
+    data = load(tmp_path, "label", valid=0.2)
+    task, n = bind(data), len(data.train)
+    rows = [data.train.rows[i] for i in np.linspace(0, n - 1, 30).astype(int)]
+    counts = CountVectorizer(binary=True, token_pattern=r"\S+")
+    X = counts.fit_transform([row.texts[0] for row in rows]).toarray()
+    names = [row.labels[0] for row in rows]
+    regression = LogisticRegression(C=1.0, max_iter=10_000, tol=1e-9).fit(X, names)
+    held_out = data.splits["valid"].rows
+    accuracy = regression.score(counts.transform([row.texts[0] for row in held_out]).toarray(), labels_of(held_out))
+    assert task.baselines("valid")["bag of words"]["accuracy"] == pytest.approx(accuracy)
+    assert task.evaluate(build(data), "valid").protocol["baseline_texts"] == 30
+
+
+def labels_of(rows) -> list[str]:
+    return [row.labels[0] for row in rows]
+
+
 def test_the_bag_of_words_baseline_of_numbers_is_the_ridge_regression_of_scikit_learn(tmp_path):
     data = load(tmp_path, "number")
     split, texts = data.splits["valid"], lambda part: [row.texts[0] for row in part.rows]

@@ -24,13 +24,14 @@ from harken.tasks import BoundTask, Loss, Score
 from harken.tasks.next_word import NextWordSettings
 from harken.training import cost
 from harken.training.cost import Meter
-from harken.training.loop import Timing, Trainer, restore_torch_state
+from harken.training.loop import Trainer, restore_torch_state
 from harken.training.optimizers import build_optimizer, clip_gradients
 from harken.training.parallel import Ranks
 from harken.training.resource_estimate import plan
 from harken.training.schedules import learning_rate
 from harken.training.settings import Train
 from harken.training.step import CompiledModel
+from harken.training.timing import Timing
 
 SHAPE = GPTSettings(d=16, layers=1, heads=2, context=8)
 

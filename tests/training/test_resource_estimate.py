@@ -14,8 +14,9 @@ from harken.experiments.report.formatting import format_duration, format_quantit
 from harken.experiments.train import prepare
 from harken.recipe import resolve
 from harken.training import cost, resource_estimate
-from harken.training.loop import Timing, Trainer
+from harken.training.loop import Trainer
 from harken.training.resource_estimate import estimate_memory, plan
+from harken.training.timing import Timing
 
 MIB = 2**20
 SMALL = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 16, "train.batch": 4}

@@ -18,6 +18,7 @@ from harken.suggestions import similar_path
 from . import partition
 from .detect import preview
 from .duplicates import Identity, conflict_notice, duplicate_notices, report_trained_on
+from .garbage import without_collection
 from .label_warnings import label_warnings
 from .partition import MAX_HELD_OUT, Fold, Member, Unit, build_units, check_fraction, draw_units, split_hash, split_rank
 from .tables.text_file import notify_unread
@@ -268,6 +269,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
 
     # --- load ---------------------------------------------------------------------------------------------------------
 
+    @without_collection()
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:

@@ -25,10 +25,12 @@ def infer_target_type(values: Iterable[str]) -> Literal["label", "number"]:
 
     Missing values do not count, and a few other texts are errors in a column of numbers.
     """
-    numbers = [table_numbers.parse_number(value) for value in values if not is_missing(value)]
-    distinct = {number for number in numbers if number is not None}
-    if numbers.count(None) > MAX_TYPOS * len(numbers):
+    counts = {value: n for value, n in Counter(values).items() if not is_missing(value)}
+    numbers = {value: table_numbers.parse_number(value) for value in counts}
+    n_texts = sum(counts[value] for value, number in numbers.items() if number is None)
+    if n_texts > MAX_TYPOS * sum(counts.values()):
         return "label"
+    distinct = {number for number in numbers.values() if number is not None}
     return "number" if any(n % 1 for n in distinct) or len(distinct) > MAX_CLASSES else "label"
 
 

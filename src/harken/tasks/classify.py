@@ -20,6 +20,7 @@ from .label_task import ClassWeights, LabelTask
 from .metrics.weighted import TINY
 
 QUICK_TEXTS = 1000  # texts of a quick evaluation
+BASELINE_TEXTS = 100_000  # training texts of the bag of words
 
 
 class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
@@ -31,6 +32,9 @@ class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
     )
     class_weights: ClassWeights = "none"
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
+    eval_examples: int = Field(
+        10_000, ge=0, description="maximum number of texts of a split to evaluate, evenly spaced over it; 0: all"
+    )
     prompt: str | None = Field(
         None, description='prompt of few-shot transfer (transfer=4-shot), e.g. "Review: {text} Sentiment:"'
     )
@@ -50,6 +54,10 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
     def __init__(
         self, settings: ClassifySettings, data: ExampleData, model: ModelSettings, *, batch: int, seed: int
     ) -> None:
+        self.split_sizes = {name: len(part) for name, part in data.splits.items()}  # before the selection
+        if limit := settings.eval_examples:
+            parts = {name: part.select(evenly_spaced(len(part), limit)) for name, part in data.splits.items()}
+            data = replace(data, splits=parts)
         super().__init__(settings, data, model, batch=batch, seed=seed)
         self.processor = data.processor
         self.set_targets(self.processor.labels, self.processor.target_type, settings.metric)
@@ -69,10 +77,18 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
         part: LabelledTexts = self.data.splits[split]
         if part.windows is not None and not quick:
             score = self.score(self._window_outputs(model, part), part.texts.targets, groups=self.groups_of(part))
-            return replace(score, protocol=score.protocol | {"windows": len(part.windows)})
+            return replace(score, protocol=score.protocol | {"windows": len(part.windows), **self._limits(split)})
         texts = part.texts.select(evenly_spaced(len(part), QUICK_TEXTS)) if quick else part.texts
         groups = () if quick else self.groups_of(part)
-        return self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick, groups=groups)
+        score = self.score(predict(model, texts, cached=model.frozen), texts.targets, parts=not quick, groups=groups)
+        return replace(score, protocol=score.protocol | self._limits(split))
+
+    def _limits(self, split: str) -> dict[str, int]:
+        """For the protocol: the size of the split, and the texts of the baseline, where not all of them are used."""
+        train, sizes = len(self.data.train) if self.data.has_train else 0, {}
+        if len(self.data.splits[split]) < self.split_sizes[split]:
+            sizes["texts_of_the_split"] = self.split_sizes[split]
+        return sizes | ({"baseline_texts": BASELINE_TEXTS} if train > BASELINE_TEXTS else {})
 
     def read_windows(self, split: str) -> None:
         """Evaluate the mean over the overlapping windows of each text of a split; baselines read whole texts."""
@@ -109,6 +125,11 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
 
     def input_sizes(self, split: str) -> tuple[str, np.ndarray] | None:
         return "tokens", self.data.parts[split].texts.lengths
+
+    @property
+    def _regression_part(self) -> LabelledTexts:
+        train: LabelledTexts = self.data.train
+        return train.select(evenly_spaced(len(train), BASELINE_TEXTS)) if len(train) > BASELINE_TEXTS else train
 
     def features(self, part: LabelledTexts) -> BagOfWords:
         """The tokens of each text."""

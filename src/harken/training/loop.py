@@ -8,10 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from statistics import fmean
+from typing import Any, TextIO
 
 import torch
 from pydantic import JsonValue
@@ -33,6 +34,8 @@ from .schedules import learning_rate, warmup_steps
 from .settings import Train
 from .step import WARMUP_STEPS, UpdateStep
 from .tensorboard import event_writer, require_tensorboard
+from .threads import OtherPrograms, bound_threads
+from .timing import MIN_REPEATS, Repeat, Timing, robust_mean
 from .validation_state import ValidationState
 from .weight_average import build_weight_average
 
@@ -40,18 +43,7 @@ CHECKPOINT_SECONDS = 30.0
 N_VALIDATIONS = 10
 LOG_LINES = 200
 TIE_BREAK = 1e-6  # weight of the loss where another metric selects the best weights
-MIN_REPEATS, MAX_REPEATS = 5, 10_000  # of a timed piece of work
-SLOW_SECONDS = 10.0  # of timed work, after which it is not repeated any more
 READ_EVERY = 10  # steps between reads of the loss from a GPU
-
-
-class Timing(NamedTuple):
-    """Measurements before the first step: mean seconds of an update and of a validation pass; watts, their source."""
-
-    step_seconds: float
-    validation_seconds: float
-    watts: float
-    source: str
 
 
 @contextmanager
@@ -64,7 +56,8 @@ def restore_torch_state() -> Iterator[None]:
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode(mode)
+        if torch.get_deterministic_debug_mode() != mode:
+            torch.set_deterministic_debug_mode(mode)
         machine.compile_enabled, products.enabled = switches
 
 
@@ -78,7 +71,8 @@ class Trainer:
         if train.threads:
             torch.set_num_threads(train.threads)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed for deterministic cuBLAS
-        torch.use_deterministic_algorithms(train.deterministic)
+        if train.deterministic != torch.are_deterministic_algorithms_enabled():  # the call imports the compiler
+            torch.use_deterministic_algorithms(train.deterministic)
         machine.compile_enabled = train.compile != "no"
         if train.tensorboard:
             require_tensorboard()
@@ -126,8 +120,17 @@ class Trainer:
         place = f"step {self.step + 1} (epoch {epoch}, batch {position})"
         raise HarkenError(f"{place}: {problem}; train again with a lower train.lr or a longer train.warmup")
 
+    def bound_threads(self) -> AbstractContextManager[bool]:
+        """Context with each CPU thread on a core of its own; compilers and other processes may use all cores."""
+        compiled = self.update_step.forward_model is not self.model
+        return bound_threads(enabled=self.device.type == "cpu" and self.ranks.world_size == 1 and not compiled)
+
     def measure(self, seconds: float, max_steps: int) -> Timing:
         """Measure the time of a step and of a validation pass, then restore weights and random state."""
+        with self.bound_threads():
+            return self._measure(seconds, max_steps)
+
+    def _measure(self, seconds: float, max_steps: int) -> Timing:
         self.listen("measure")
         listen, self.listen = self.listen, silent  # notices about steps that are undone are not part of the run
         before = self._clone_weights()
@@ -140,37 +143,24 @@ class Trainer:
             for _ in range(block):
                 self.update(10**9, read=False)
 
+        repeat, others = Repeat(self.device, self.ranks), OtherPrograms()
         with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
-            step_seconds = self._mean_seconds(update_block, seconds, MIN_REPEATS, max_steps // block) / block
+            step_seconds = robust_mean(repeat(update_block, seconds, MIN_REPEATS, max_steps // block)) / block
+        busy_cores = others.busy_cores()
         validation_seconds, steps_per_pass = 0.0, self.train.eval_every or math.inf
         if "valid" in self.task.splits:  # the first pass also prepares the data
-            first = self._mean_seconds(self._validate, 0.0, 1)
+            (first,) = repeat(self._validate, 0.0, 1)
             enough = seconds / min(10, 1 + steps_per_pass)  # frequent passes are a large part of the training
             if (validation_seconds := first) <= seconds:
-                validation_seconds = self._mean_seconds(self._validate, enough, 1, max(MIN_REPEATS, max_steps))
+                validation_seconds = fmean(repeat(self._validate, enough, 1, max(MIN_REPEATS, max_steps)))
         run_folder.load_weights(self.model, before)
         self.update_step.reset()
         self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(self.train)
         self.listen, self.best_weights = listen, {}
         checkpoint_state.load_rng_state(rng)
         self.task.load_state(task_state)
-        timing = Timing(step_seconds, validation_seconds, *meter.power())
+        timing = Timing(step_seconds, validation_seconds, *meter.power(), busy_cores)
         return Timing(*self.ranks.broadcast(lambda: timing))
-
-    def _mean_seconds(self, work: Callable[[], object], seconds: float, least: int, most: int = MAX_REPEATS) -> float:
-        """Mean duration of a piece of work, repeated for this time, at least (unless slow) and at most so often."""
-        machine.synchronize(self.device)
-        begin, n = time.perf_counter(), 0
-
-        def again() -> bool:
-            spent = time.perf_counter() - begin
-            return not n or (spent < seconds and n < most) or (spent < SLOW_SECONDS and n < least)
-
-        while self.ranks.broadcast(again):
-            work()
-            machine.synchronize(self.device)
-            n += 1
-        return (time.perf_counter() - begin) / n
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -185,6 +175,7 @@ class Trainer:
         with (
             Meter(previous, device=self.device, processes=self.ranks.local_world_size) as meter,
             _stop_signal() as stop_signal,
+            self.bound_threads(),
             (folder / "log.jsonl" if self.ranks.is_first else Path(os.devnull)).open("a") as log,
             _log_failure(log),
             event_writer(folder if self.train.tensorboard and self.ranks.is_first else None) as write_event,

@@ -17,12 +17,15 @@ from harken.tasks import BoundTask
 from harken.tasks.linear_cross_entropy import CHUNK
 
 from . import checkpoint_state, cost
-from .loop import LOG_LINES, MAX_REPEATS, N_VALIDATIONS, Timing, Trainer
+from .loop import LOG_LINES, N_VALIDATIONS, Trainer
 from .optimizers import hidden_matrices
 from .parallel import local_tensor
 from .settings import CostSettings, Train
+from .threads import BUSY_CORES, fewer_threads
+from .timing import MAX_REPEATS, Timing
 
 MIN_STEPS = 20  # shorter trainings are not estimated
+PROBE_SECONDS = 2.0  # of timed steps before a training, about
 MATRIX = 1024  # rows of the matrix product that measures the machine
 EFFICIENCY = 0.6  # of the rate of a matrix product, in a training
 VALIDATION_SHARE = 0.2  # of a budget in minutes, at most
@@ -52,7 +55,7 @@ def plan(trainer: Trainer, factors: CostSettings = cost.DEFAULT_FACTORS) -> Plan
     steps, train = _fixed_steps(trainer.task, trainer.train), trainer.train
     if steps is not None and steps < MIN_STEPS:
         return Plan(steps, train.eval_every, None)
-    planned = estimate_resources(trainer, 20.0 if steps else min(20.0, max(0.5, train.minutes * 6)), factors)
+    planned = estimate_resources(trainer, PROBE_SECONDS if steps else min(PROBE_SECONDS, train.minutes * 6), factors)
     if planned.eval_every != train.eval_every:
         passes = math.ceil(planned.steps / (planned.eval_every or 1))
         why = (
@@ -69,8 +72,27 @@ def estimate_resources(trainer: Trainer, max_seconds: float, factors: CostSettin
     if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.ram_gib() or math.inf):
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
-    timing = trainer.measure(max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
+    timing = measure_steps(trainer, max_seconds, MAX_REPEATS if fixed_steps is None else min(200, fixed_steps // 50))
     return plan_steps(trainer.task, trainer.train, timing, needed, factors)
+
+
+def measure_steps(trainer: Trainer, max_seconds: float, max_steps: int) -> Timing:
+    """Time the steps. Next to other programs, also with one thread for each free core: the faster number is used."""
+    timing, n_threads = trainer.measure(max_seconds, max_steps), torch.get_num_threads()
+    one_process = trainer.device.type == "cpu" and trainer.ranks.world_size == 1
+    if not one_process or n_threads == 1 or timing.busy_cores < BUSY_CORES:
+        return timing
+    if trainer.train.threads is None and (fewer := fewer_threads(timing.busy_cores)):
+        torch.set_num_threads(fewer)
+        with_fewer = trainer.measure(max_seconds, max_steps)
+        if with_fewer.step_seconds < timing.step_seconds:
+            timing = with_fewer
+        else:
+            torch.set_num_threads(n_threads)
+    used = f"other programs use {timing.busy_cores:.1f} of {machine.cores()} cores"
+    threads = f"train.threads={torch.get_num_threads()}, which is written into recipe.toml"
+    trainer.listen("notice", text=f"the machine is busy: {used}; the training is slower, with {threads}")
+    return timing
 
 
 def plan_steps(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harken.data.detect.kinds import detect_kind
 from harken.data.label_warnings import numbers_notice
 from harken.data.labelled.source import TableSource, TextLabelProcessor
+from harken.data.tokenizers.tokenizer import train_tokenizer
 from harken.errors import BadInput, BadRun, BadSetting
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
@@ -636,3 +637,11 @@ def test_repeated_texts_leave_too_few_different_examples_to_hold_out(tmp_path):
         listen=lambda event, **facts: notices.append(str(facts.get("text")))
     )
     assert "data.test: too few different examples to hold out a split" in notices
+
+
+def test_word_pieces_of_many_texts_are_those_of_each_text_alone():
+    texts = ["Ice cream, please!", "", "naïve \ud800 caf\u00e9", "a" * 50_000, "x y " * 20_000]
+    tokenizer = train_tokenizer("wordpiece", lambda: ["ice cream naive cafe please x y z " * 20], 60)
+    together = tokenizer.encode_word_pieces(texts)
+    assert [ids.tolist() for ids in together] == [tokenizer.encode(text).tolist() for text in texts]
+    assert all(ids.dtype == tokenizer.dtype for ids in together)

@@ -1,7 +1,7 @@
 """Examples with labels from files: rows, split, tokenizer training, encoding. Shared by labels, tags and spans."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
@@ -61,6 +61,10 @@ class LabelledTexts:
 
     def facts(self) -> dict[str, int]:
         return {"texts": len(self.rows), "truncated": self.overflow.count}
+
+    def select(self, indices: Array) -> "LabelledTexts":
+        """These rows. The windows of texts are not selected: they are read after the selection."""
+        return replace(self, texts=self.texts.select(indices), rows=[self.rows[n] for n in indices.tolist()])
 
 
 @dataclass(frozen=True, eq=False)

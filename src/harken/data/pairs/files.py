@@ -30,7 +30,8 @@ PairRow = tuple[int, str, str]  # line number, source, target
 
 def normalize_text(text: str) -> str:
     """A sentence in NFC on one line, without surrounding white space."""
-    return unicodedata.normalize("NFC", text.replace("\n", " ").replace(LIST_SEPARATOR, " ").strip())
+    line = text.replace("\n", " ").replace(LIST_SEPARATOR, " ").strip()
+    return line if line.isascii() else unicodedata.normalize("NFC", line)
 
 
 def pair_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.duplicates import MAX_SHOWN, NearDuplicates, report_trained_on
+from harken.data.garbage import without_collection
 from harken.data.partition import Member, split_hash
 from harken.data.source import Processor
 from harken.data.split import Column, FileSource, SplitData, files_sha256, list_files
@@ -210,6 +211,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     def train_path(self) -> str:
         return self.train or self.path or f"{self.source} + {self.target}"
 
+    @without_collection()
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> PairData:
