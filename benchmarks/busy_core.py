@@ -1,4 +1,4 @@
-"""Training speed next to a program that keeps one core busy, with the threads of harken and with those of PyTorch alone.
+"""Training speed next to a program that keeps one core busy: with the threads of harken, and with those of PyTorch.
 
     python benchmarks/busy_core.py                     the recipe `char`, 3 rounds, about two minutes
     python benchmarks/busy_core.py --second            also two trainings at the same time

@@ -4,11 +4,15 @@ import gc
 import json
 import sys
 from collections.abc import Iterator
+from getpass import getuser
 from itertools import product
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
+
+COMPILED = Path(gettempdir()) / f"torchinductor_{getuser()}"  # PyTorch's default: shared by all tests
 
 
 def pytest_collection() -> None:
@@ -28,6 +32,7 @@ def reset_torch_state(
 ) -> Iterator[None]:
     """Seed torch if it is imported; tests without torch do not import it."""
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))
     if "torch" not in sys.modules and "core" not in request.path.parts:
         yield
         return

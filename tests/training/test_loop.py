@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from harken import machine, run_folder
+from harken.core.layers import Block
 from harken.data.batch import Batch
 from harken.data.synthetic.tales import tales
 from harken.data.text.source import TextSource
@@ -611,6 +612,35 @@ def test_a_compiler_that_warns_or_fails_does_not_stop_the_run(x, expected, monke
     fast, x = CompiledModel(model, lambda event, text: notices.append(text)), torch.tensor(x)
     assert fast(x) == x
     assert notices == expected
+
+
+def test_compile_blocks_compiles_one_block_for_all_layers_in_updates_alone(tmp_path, monkeypatch):
+    compiled, calls = [], []
+
+    def compiler(function, **_):
+        compiled.append(function)
+        return lambda *args, **kwargs: (calls.append(args[0]), function(*args, **kwargs))[1]
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(machine, "compile_problem", lambda device: None)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    make = text_trainers(tmp_path, shape=SHAPE.model_copy(update={"layers": 3}))
+    plain, fast = make(), make(compile="blocks")
+    losses = [[trainer.update(6)["loss"] for _ in range(2)] for trainer in (plain, fast)]
+    assert losses[0] == losses[1]
+    assert compiled == [Block.forward]
+    assert calls == [*fast.model.stack.blocks] * 2
+    assert fast.evaluate("valid").metrics == plain.evaluate("valid").metrics
+    assert len(calls) == 6  # the evaluation is eager
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == os.path.join(os.environ["HARKEN_CACHE"], "compiled")
+
+
+def test_compile_blocks_compiles_a_model_without_blocks_as_a_whole(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled.append(function) or function)
+    model = nn.Linear(2, 2)
+    CompiledModel(model, lambda *_, **__: None, blocks=True)
+    assert compiled[-1] is model
 
 
 @pytest.mark.process

@@ -34,6 +34,7 @@ from harken.training.stacked_seeds import StackedTrainer
 
 from . import seeds, transfer
 from .audit.audit import audit
+from .background import Background
 from .choose import choose, data_sources, run_name, target_settings
 from .folders import claim_run_folder, clear_run, folder_to_write, is_cross_validation, is_data, run_to_resume
 from .report.page import report_page
@@ -41,6 +42,7 @@ from .report.sections import report_sections
 
 RESUMABLE = ("train.parallel", "train.tensorboard")  # settings that may change when a run is resumed
 SINGLE_PROCESS = Ranks()
+Baselines = Mapping[str, Mapping[str, Baseline]]  # of each split, by name
 Prepared = tuple[Any, Trainer]  # a dataset, and the trainer with model and task
 
 
@@ -225,6 +227,7 @@ def _train(
     live: Any = model
     run = Run(folder, recipe, {}, live, dataset.tokenizer)  # a listener can use it during training
     listen("start", step=trainer.step, steps=steps, epochs=epochs, predicted=predicted, run=run)
+    early_baselines = _start_baselines(trainer)
     reading = trainer.fit(folder, steps, state and state.get("cost")).reading()
     trainer.finish()
     early = trainer.early_stop_message(steps) or None
@@ -242,11 +245,20 @@ def _train(
         run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(trainer.model))
         if isinstance(trainer.task, TranslateTask):
             known["data"]["padding"] = trainer.task.batches.padding
-        scores = _evaluate(recipe, folder, trainer, reading, known, listen)
+        baselines = early_baselines and early_baselines.result()
+        scores = _evaluate(recipe, folder, trainer, reading, known, listen, baselines)
     ranks.broadcast(lambda: None)  # a barrier
     run = load(folder, device=str(trainer.device))
     run.final_scores = scores
     return run
+
+
+def _start_baselines(trainer: Trainer) -> Background[Baselines] | None:
+    """Evaluate the baselines while a GPU trains; on a CPU they would slow the training down, so they follow it."""
+    task, one_model = trainer.task, not isinstance(trainer, StackedTrainer)
+    if trainer.device.type == "cpu" or not (trainer.ranks.is_first and one_model) or task.baselines_follow_model:
+        return None
+    return Background(lambda: {split: task.evaluate_baselines(split) for split in task.splits})
 
 
 def _plan(
@@ -303,7 +315,7 @@ def _evaluate(
     reading: MeterReading,
     known: dict[str, Any],
     listen: Listener,
-    baselines: Mapping[str, Mapping[str, Baseline]] | None = None,
+    baselines: Baselines | None = None,
 ) -> dict[str, Score]:
     """The final evaluation with baselines, the cost, the audit and the report."""
     task, steps = trainer.task, trainer.step

@@ -185,6 +185,7 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
     batches: TrainingBatches[BatchT]
     fixed_shapes: bool = True  # all batches have the same shapes
     explains_mistakes: bool = False  # a full evaluation has predictions or confusions
+    baselines_follow_model: bool = False  # the baselines depend on something that is chosen with the trained model
 
     def set_up(self, settings: SettingsT, data: DataT, batches: TrainingBatches[BatchT], tokens: int) -> None:
         """Train on these batches with this number of tokens each, and evaluate the held-out splits of the data."""

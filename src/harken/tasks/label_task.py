@@ -48,6 +48,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     def set_targets(self, labels: list[str], target_type: str, metric: str, *extra: str) -> None:
         """Set the labels, the type of target (a key of METRICS) and the primary metric, of these or of `extra` ones."""
         self.labels, self.target_type = labels, target_type
+        self.baselines_follow_model = target_type == "multilabel"  # choose_thresholds
         self.primary_metric = choose_metric(metric, (*extra, *METRICS[target_type]), f"targets of type {target_type}")
 
     def set_class_weights(self, weights: str) -> None:

@@ -70,8 +70,10 @@ class Train(Settings):
         description="precision of the forward pass; auto: bfloat16 on a GPU that supports it, and on a CPU where it was"
         " measured to be at least 1.2 times faster for this model",
     )
-    compile: Literal["auto", "yes", "no"] = Field(
-        "auto", description="torch.compile and CUDA graphs; auto: where they are faster"
+    compile: Literal["auto", "yes", "blocks", "no"] = Field(
+        "auto",
+        description="torch.compile and CUDA graphs; auto: where they are faster; blocks: one block for all layers,"
+        " which compiles sooner",
     )
     deterministic: bool = Field(False, description="bitwise reproducible on CUDA as well, slightly slower")
     parallel: Literal["none", "ddp", "fsdp"] = Field(

@@ -5,9 +5,11 @@ loss or gradient is then recorded on the device, which skips the update until th
 """
 
 import math
+import os
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor, nn
 
 from harken import machine
 from harken.core import products
+from harken.core.layers import Block
 from harken.data.batch import Batch
+from harken.data.cache import cache_folder
 from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import BoundTask
@@ -73,7 +77,8 @@ class UpdateStep:
         if reason := machine.compile_problem(self.device):
             self.listen("notice", text=f"not compiled: {reason}")
             return self.model
-        return CompiledModel(self.model, self.listen)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))  # for the next process
+        return CompiledModel(self.model, self.listen, blocks=mode == "blocks")
 
     def _pick_precision(self) -> torch.dtype:
         """The precision of the settings; `auto` measures a large model on a CPU that has instructions for bfloat16."""
@@ -217,12 +222,15 @@ class CapturedUpdate:
 
 
 class CompiledModel(nn.Module):
-    """A model with a compiled forward pass; all other attributes are those of the model."""
+    """A model with a compiled forward pass; all other attributes are those of the model.
 
-    def __init__(self, model: nn.Module, listen: Listener) -> None:
+    `blocks`: a block is compiled once for all layers, in the time of one layer, and the rest of the model is eager.
+    """
+
+    def __init__(self, model: nn.Module, listen: Listener, *, blocks: bool = False) -> None:
         super().__init__()
         self.model, self.listen = model, listen
-        self.compiled: Callable[..., Any] = torch.compile(model, dynamic=False)
+        self.compiled: Callable[..., Any] = compile_blocks(model) if blocks else torch.compile(model, dynamic=False)
         self.verified = False
 
     def forward(self, *args: object, **kwargs: object) -> object:
@@ -245,3 +253,20 @@ class CompiledModel(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
+
+
+def compile_blocks(model: nn.Module) -> Callable[..., Any]:
+    """The forward pass of a model whose blocks share one compiled function; a model without blocks is compiled."""
+    compiled = torch.compile(Block.forward, dynamic=False)
+    blocks = [(vars(block), partial(compiled, block)) for block in model.modules() if isinstance(block, Block)]
+
+    def forward(*args: object, **kwargs: object) -> object:
+        for attributes, fast in blocks:
+            attributes["forward"] = fast
+        try:
+            return model(*args, **kwargs)
+        finally:  # the evaluation, with other shapes, is eager
+            for attributes, _ in blocks:
+                del attributes["forward"]
+
+    return forward if blocks else torch.compile(model, dynamic=False)
