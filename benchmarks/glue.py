@@ -188,6 +188,7 @@ def command(training: Training, plan: Plan, n_rows: int) -> list[str]:
     """The words after `harken` that start this training."""
     task, data = TASKS[training.name], plan.out / "data" / training.name
     settings = {"train.epochs": str(task.epochs), "train.batch": "32", "data.valid": "0.1", "report.samples": "0"}
+    settings |= {"task.eval_examples": "0"}  # published figures are those of all rows
     settings |= {"task.metric": task.metrics[0], "data.max_length": str(task.max_length)} | task.settings
     settings |= {"train.compile": "auto" if n_rows >= LARGE else "no"} | training.settings
     if any(path in training.settings for path in ("train.steps", "train.minutes", "train.tokens")):
