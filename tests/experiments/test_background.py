@@ -13,7 +13,7 @@ from harken.training.parallel import Ranks
 
 
 def test_a_background_value_is_computed_in_another_thread():
-    thread = Background(threading.current_thread).result()
+    thread = Background(threading.current_thread).wait()
     assert thread is not threading.current_thread()
     assert thread.daemon
 
@@ -23,7 +23,7 @@ def test_an_error_of_a_background_computation_is_raised_where_the_value_is_neede
         raise BadInput("no baseline")
 
     with pytest.raises(BadInput, match="no baseline"):
-        Background(compute).result()
+        Background(compute).wait()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_baselines_are_computed_during_the_training_on_a_gpu_unless_they_need_th
     trainer = SimpleNamespace(device=torch.device(device), ranks=Ranks(), task=task)
     baselines = train._start_baselines(trainer)
     assert (baselines is not None) == early
-    assert not early or baselines.result() == {"valid": {"unigram": "valid"}, "test": {"unigram": "test"}}
+    assert not early or baselines.wait() == {"valid": {"unigram": "valid"}, "test": {"unigram": "test"}}
 
 
 def test_early_baselines_are_those_of_the_final_evaluation(tales, tmp_path, monkeypatch):

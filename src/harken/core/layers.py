@@ -76,7 +76,8 @@ class Attention(Watchable):
         """Attention of x to a source, in the order: project, rotate, store, attend: B Lq d."""
         context = context or LayerContext()
         if source is None and memory is None and self._rotates_pairs(x) and isinstance(context.rotate, Rotation):
-            return self._attend(x, *self._rotated_heads(x, context.rotate), context)
+            q, k, v = self._rotated_heads(x, context.rotate)
+            return self._attend(x, q, k, v, context)
         q, *kv = self.project_heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
         if isinstance(source, FixedMemory):  # several texts of one source become more queries of that source
             k, v, q = source.k, source.v, q.unflatten(0, (source.k.shape[0], -1)).transpose(1, 2).flatten(2, 3)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .structure import is_readable
 
-WHOLE_ROWS = 3  # a CPU copies whole rows faster than a third of each
+MAX_COPY_RATIO = 3  # a CPU copies all slots faster than at least a third of each row
 
 
 class Memory:
@@ -46,7 +46,7 @@ class Memory:
 
     def reorder(self, rows: Tensor, length: int | None = None) -> None:
         """Select batch rows, as in beam search; in place if captured, because a graph reads the same tensors."""
-        if is_readable(rows) and WHOLE_ROWS * (length or self.capacity) >= self.capacity:
+        if is_readable(rows) and MAX_COPY_RATIO * (length or self.capacity) >= self.capacity:
             k, v = self.spare or (torch.empty_like(self.k), torch.empty_like(self.v))
             torch.index_select(self.k, 0, rows, out=k)
             torch.index_select(self.v, 0, rows, out=v)

@@ -280,10 +280,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         examples = self.drop_missing(examples, listen)
         for text in self._label_notices([e for part in examples.values() for e in part]):
             listen("notice", text=text)
-        all_train = examples["train"]
-        examples["train"] = self._only_in_train(examples)
-        drawn = self._draw_splits(examples)
-        examples |= drawn
+        all_train, examples["train"] = examples["train"], self._only_in_train(examples)
+        examples |= (drawn := self._draw_splits(examples))
         remaining = self._only_in_train(examples)
         train = remaining[: self.examples]
         used = {id(e) for part in (remaining, *drawn.values()) for e in part}

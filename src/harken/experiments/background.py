@@ -21,7 +21,7 @@ class Background(Generic[T]):
         except Exception as error:  # any: raised again where the value is needed
             self._errors.append(error)
 
-    def result(self) -> T:
+    def wait(self) -> T:
         """The value; waits until it is computed. Raises the error of the computation."""
         self._thread.join()
         for error in self._errors:

@@ -245,7 +245,7 @@ def _train(
         run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(trainer.model))
         if isinstance(trainer.task, TranslateTask):
             known["data"]["padding"] = trainer.task.batches.padding
-        baselines = early_baselines.result() if early_baselines else None
+        baselines = early_baselines.wait() if early_baselines else None
         scores = _evaluate(recipe, folder, trainer, reading, known, listen, baselines)
     ranks.broadcast(lambda: None)  # a barrier
     run = load(folder, device=str(trainer.device))

@@ -81,9 +81,8 @@ class Int8Weight:
         if not self.packs:
             return torch._int_mm(steps.to(torch.int8), self.stored.mT) * scale
         x = (steps + ZERO_POINT).to(torch.uint8)
-        zero, output, plain = ZERO_POINT, (1.0, 0, torch.float32), ("none", [], "")
-        arguments = (x, 1.0, zero, self.stored, scale, zero_points, None, *output, *plain)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(*arguments)
+        quantized, output = (x, 1.0, ZERO_POINT, self.stored, scale, zero_points), (1.0, 0, torch.float32)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(*quantized, None, *output, "none", [], "")
         return y
 
 

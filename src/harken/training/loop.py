@@ -143,10 +143,10 @@ class Trainer:
             for _ in range(block):
                 self.update(10**9, read=False)
 
-        repeat, others = Repeat(self.device, self.ranks), OtherPrograms()
+        repeat, programs = Repeat(self.device, self.ranks), OtherPrograms()
         with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
             step_seconds = robust_mean(repeat(update_block, seconds, MIN_REPEATS, max_steps // block)) / block
-        busy_cores = others.busy_cores()
+        busy_cores = programs.busy_cores()
         validation_seconds, steps_per_pass = 0.0, self.train.eval_every or math.inf
         if "valid" in self.task.splits:  # the first pass also prepares the data
             (first,) = repeat(self._validate, 0.0, 1)

@@ -255,7 +255,7 @@ class CompiledModel(nn.Module):
             return getattr(super().__getattr__("model"), name)
 
 
-def compile_blocks(model: nn.Module) -> Callable[..., Any]:
+def compile_blocks(model: nn.Module) -> Callable[..., object]:
     """The forward pass of a model whose blocks share one compiled function; a model without blocks is compiled."""
     compiled = torch.compile(Block.forward, dynamic=False)
     blocks = [(vars(block), partial(compiled, block)) for block in model.modules() if isinstance(block, Block)]

@@ -28,17 +28,17 @@ class OtherPrograms:
     """How much other programs use the cores of this process, from its creation on."""
 
     def __init__(self) -> None:
-        self.start, self.used = time.monotonic(), _used_by_others()
+        self.start, self.used = time.monotonic(), _seconds_elsewhere()
 
     def busy_cores(self) -> float:
         """Mean number of cores that other programs used; without /proc/stat the load average, 0 where unknown."""
-        used, seconds = _used_by_others(), time.monotonic() - self.start
+        used, seconds = _seconds_elsewhere(), time.monotonic() - self.start
         if self.used is None or used is None:
             return os.getloadavg()[0] if self.used is None and hasattr(os, "getloadavg") else 0.0
         return max(0.0, used - self.used) / max(seconds, 1e-9)
 
 
-def _used_by_others() -> float | None:
+def _seconds_elsewhere() -> float | None:
     """CPU seconds that other programs have used on the cores of this process; None if the system does not report it."""
     try:
         rows = [line.split() for line in PROCESS.read_text("ascii").splitlines()]

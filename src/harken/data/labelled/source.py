@@ -47,15 +47,7 @@ from harken.events import Listener, Overflow
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
-from .examples import (
-    TEXTS_PER_BLOCK,
-    ExampleData,
-    ExampleSource,
-    LabelledRow,
-    LabelledTexts,
-    TokenLabelProcessor,
-    has_input,
-)
+from .examples import ExampleData, ExampleSource, LabelledRow, LabelledTexts, TokenLabelProcessor, has_input
 from .folders import SUFFIXES, TextFolders, read_folder, text_folders
 from .truncation import text_rows
 
@@ -122,8 +114,7 @@ class TextLabelProcessor(TokenLabelProcessor):
         if isinstance(self.tokenizer, pretrained.PretrainedTokenizer):
             return [self.tokenizer.encode(text) for text in texts]  # cannot encode many lines at once
         if self.tokenizer.kind == "wordpiece":
-            blocks = (texts[n : n + TEXTS_PER_BLOCK] for n in range(0, len(texts), TEXTS_PER_BLOCK))
-            return [ids for block in blocks for ids in self.tokenizer.encode_word_pieces(block)]
+            return self.tokenizer.encode_word_pieces(texts)
         non_empty = [n for n, text in enumerate(texts) if text]
         ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in non_empty])
         encoded = [ids[:0]] * len(texts)

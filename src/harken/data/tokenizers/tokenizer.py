@@ -42,6 +42,7 @@ from .spec import BYTE_OF_CHARACTER, CLS, EOS, MASK, SEP, UNK
 
 Array = npt.NDArray[Any]
 Texts = Callable[[], Iterable[str]]  # blocks of text; may be called several times
+TEXTS_PER_BLOCK = 4096  # texts that are encoded at once
 MAX_FILE_BYTES = 64 << 20  # of a tokenizer.json
 CHUNK_CHARACTERS, CACHE_SIZE = 8 << 10, 100_000  # characters encoded at once; pre-tokens with cached byte pairs
 MAX_RUN = 256  # longest word used to train bpe: the time grows with its square
@@ -138,11 +139,15 @@ class Tokenizer:
         return np.frombuffer(bytearray().join(self._byte_pairs(chunks)), self.dtype)
 
     def encode_word_pieces(self, texts: Sequence[str]) -> list[Array]:
-        """Token ids of each text. The library splits a batch of texts among threads."""
-        chunks = [list(split_text(replace_surrogates(text), CHUNK_CHARACTERS)) for text in texts]
-        encodings = iter(self._library.encode_batch_fast(list(chain.from_iterable(chunks)), add_special_tokens=False))
-        ids = [list(chain.from_iterable(next(encodings).ids for _ in parts)) for parts in chunks]
-        return [np.array(row, self.dtype) for row in ids]
+        """Token ids of each text. The library splits a block of texts among threads."""
+        rows = list[Array]()
+        for n in range(0, len(texts), TEXTS_PER_BLOCK):
+            block = texts[n : n + TEXTS_PER_BLOCK]
+            chunks = [list(split_text(replace_surrogates(text), CHUNK_CHARACTERS)) for text in block]
+            encodings = iter(self._library.encode_batch_fast([*chain.from_iterable(chunks)], add_special_tokens=False))
+            ids = (chain.from_iterable(next(encodings).ids for _ in parts) for parts in chunks)
+            rows += [np.fromiter(row, self.dtype) for row in ids]
+        return rows
 
     def _encode_pre_token(self, word: str) -> bytes:
         return np.array(self._library.encode(word, add_special_tokens=False).ids, self.dtype).tobytes()
