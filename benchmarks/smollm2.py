@@ -69,7 +69,7 @@ def decode(source: Path, run_path: Path, tokens: int, rounds: int) -> None:
     for kind in (torch.float32, torch.bfloat16):
         reference = reference_model(find_mapping(opened), opened).to(kind)
         reference.generation_config.eos_token_id = None
-        generate = transformers_gpt2.generation(reference, torch.tensor([ids]), tokens)
+        generate = transformers_gpt2.greedy(reference, torch.tensor([ids]), tokens)
         turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda generate=generate: generate()[0].tolist()
     texts = {name: turn() for name, turn in turns.items()}  # also the warm-up
     expected = texts["transformers, float32"]

@@ -53,9 +53,14 @@ def train_step(plan: BenchPlan, batch: Callable[[int, int], Batch], train: Train
 
 def generation(model: GPT, plan: BenchPlan, precision: str, prompt: Tensor) -> Callable[[], Tensor]:
     """A function that greedily generates the tokens of a turn."""
-    gpt2: Any = build(plan)
-    copy_weights(model, gpt2)
-    gpt2 = gpt2.to(plan.device, machine.PRECISIONS[precision])
-    ids, tokens = prompt.to(plan.device), plan.tokens
+    reference = build(plan)
+    copy_weights(model, reference)
+    return greedy(reference.to(plan.device, machine.PRECISIONS[precision]), prompt, plan.tokens)
+
+
+def greedy(reference: nn.Module, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
+    """A function that greedily generates this many tokens with a language model of transformers."""
+    model: Any = reference
+    ids = prompt.to(model.device)
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-    return lambda: gpt2.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()
+    return lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()
