@@ -60,10 +60,10 @@ def test_each_bench_prints_a_table_of_its_known_columns(harken):
     assert not any(word in line for line in lines[decode:] for word in ("ratio", "memory"))
 
 
-def test_a_quick_bench_has_a_small_model_and_a_table_for_each_batch_size(harken):
-    output = harken("bench", "decode", "--quick", "--tokens", 2)
+def test_a_quick_bench_has_few_rounds_and_a_table_for_each_batch_size(harken):
+    output = harken("bench", "decode", "--quick", "--size", "char", "--tokens", 2)
     assert [line for line in output.out.splitlines() if line.startswith("decode: ")] == [
-        f"decode: GPT-2 small, 50,257 tokens, batch {batch}, context 128, rounds 3" for batch in (1, 8)
+        f"decode: GPT-2 char, 65 tokens, batch {batch}, context 128, rounds 3" for batch in (1, 8)
     ]
 
 
