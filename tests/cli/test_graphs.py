@@ -1,8 +1,10 @@
 """The commands on runs of graphs."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TINY = ["train.steps=2", "model.size=tiny", "train.threads=1"]
@@ -36,6 +38,16 @@ def test_predictions_for_nodes_have_their_names(harken, run, tmp_path):
     assert len(messages["labels"]) == 2
     assert len(harken("classify", run, "p7").out.split()) == 4  # one alone needs no name
     assert harken("classify", run, "other", "p7").out.split() == output[7].split()[:4]
+
+
+def test_the_vectors_of_another_graph_need_not_the_graph_of_the_run(harken, run, tmp_path):
+    friends(tmp_path / "other", 8)
+    with_own = harken("embed", run, "other").out
+    shutil.rmtree(tmp_path / "friends")
+    assert harken("embed", run, "other").out == with_own
+    assert harken("embed", run, "other", "--out", "v.npy").code == 0
+    assert len(np.load("v.npy", allow_pickle=False)) == 8
+    assert "pool='cls': has no effect" in harken("embed", run, "other", "--pool", "cls").err
 
 
 def test_the_vectors_of_a_file_of_pairs_have_the_names_of_the_graphs(harken, tmp_path):

@@ -15,6 +15,7 @@ import harken as library
 from harken.errors import BadInput
 from harken.events import silent
 from harken.inference.answers.embed import ExampleRequest
+from harken.inference.answers.text_vectors import encode_words, labelled_reader
 
 WORDS, PRODUCTS = {"bright": 1, "soft": 1, "loud": 0, "heavy": 0}, ["lamp", "chair", "radio", "table", "phone"]
 STARTS = ["it is", "very", "quite", "so", "rather", "really"]
@@ -145,3 +146,11 @@ def test_a_number_and_a_missing_cell_in_a_tuple_are_read_as_in_a_frame(trained):
     assert trained.classify(("u1", None, "very bright")) == trained.classify(("u1", "", "very bright"))
     with pytest.raises(BadInput, match="the text is empty"):
         trained.classify((None, float("nan"), ""))
+
+
+def test_an_empty_column_moves_no_word(trained):
+    reader, end = labelled_reader(trained), trained.tokenizer.end_id
+    for text, n_before in (("\t\tit is quite loud", 2), ("\tlamp\tit is quite loud", 3), ("u1\t\tit is quite loud", 3)):
+        (ids,), ((first, stop),), _ = encode_words(reader, [text], "loud", None)
+        assert ids[first:stop] == reader.encode("loud")[0].tolist()
+        assert ids[1 : 1 + n_before].count(end) == 2

@@ -227,6 +227,7 @@ def test_attend_calls_the_selected_backend(
 LONG, MEDIUM, SHORT = 4096, 512, 32
 WINDOW, BLOCKS = CAUSAL & window(9), blockwise(bigbird(64, 1, 1, 1), 64)
 GPU, COMPILED, EDITED, VMAP = {"cuda": True}, {"compiling": True}, {"edited": True}, {"vmap": True}
+DOUBLE = {"dtype": torch.float64}
 CHOICES = [  # structure, length, options -> backend, part of the reason
     (FULL, SHORT, {}, "fused", "dot product"),
     (WINDOW, LONG, {}, "fused", "dot product"),
@@ -250,6 +251,8 @@ CHOICES = [  # structure, length, options -> backend, part of the reason
     (WINDOW, LONG, GPU | {"similarity": Additive(1, 4)}, "explicit", "not a dot product"),
     (WINDOW, LONG, GPU | {"mode": True}, "fused", "dot product"),
     (WINDOW, LONG, GPU | {"bias": True}, "fused", "dot product"),
+    (WINDOW, LONG, GPU | DOUBLE, "fused", "dot product"),
+    (BLOCKS, MEDIUM, GPU | DOUBLE, "blocks", "block-sparse"),
     (CAUSAL, LONG, GPU, "fused", "dot product"),
     (FULL, LONG, GPU, "fused", "dot product"),
     (BLOCKS, MEDIUM, GPU, "flex", "long sequence"),
@@ -277,7 +280,8 @@ def test_select_backend_returns_the_name_and_the_reason_of_the_table(
     monkeypatch.setattr(torch._C, "_are_functorch_transforms_active", lambda: "vmap" in options)
     monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: int("mode" in options))
     bias = torch.zeros(1, 1, 1) if "bias" in options else None
-    q, layout = SimpleNamespace(is_cuda="cuda" in options), structure.layout(1, length, length, CPU, bias)
+    q = SimpleNamespace(is_cuda="cuda" in options, dtype=options.get("dtype", torch.float32))
+    layout = structure.layout(1, length, length, CPU, bias)
     similarity, edited = options.get("similarity", Dot()), "edited" in options
     choice = select_backend(q, similarity, layout, dropout=options.get("dropout", 0.0), edited=edited)
     assert choice.name == name
@@ -288,7 +292,7 @@ def test_select_backend_returns_the_name_and_the_reason_of_the_table(
 def test_one_query_in_a_compiled_cuda_step_is_explicit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     layout = WINDOW.layout(1, 1, LONG, CPU)
-    assert select_backend(SimpleNamespace(is_cuda=True), Dot(), layout).name == "explicit"
+    assert select_backend(SimpleNamespace(is_cuda=True, dtype=torch.float32), Dot(), layout).name == "explicit"
 
 
 EMPTY_ROWS: dict[str, Structure] = {

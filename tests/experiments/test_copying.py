@@ -125,6 +125,11 @@ def test_the_pointer_attends_to_the_copied_word(run):
     assert "pointer attention of" in (run.path / "report.html").read_text()
 
 
+def test_the_sources_of_a_run_that_copies_have_their_words(run, people):
+    sources = {line.split("\t")[0] for line in (people / "valid.tsv").read_text().splitlines()[1:]}
+    assert {*harken.cluster(run, k=2, split="valid").points.names} == sources
+
+
 def test_int8_weights_copy_the_same_words(run):
     quantized = harken.load(run.path, precision="int8")
     assert quantized.translate("zyxw lives in Paris . where ?") == "in Paris"

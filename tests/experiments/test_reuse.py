@@ -9,6 +9,7 @@ import harken
 from harken.errors import BadSetting
 from harken.experiments.choose import choose
 from harken.experiments.compare.comparison import compare
+from harken.experiments.report.sections import _attention
 from harken.experiments.train import prepare
 from harken.training.optimizers import build_optimizer
 
@@ -115,7 +116,12 @@ def test_a_caption_model_gives_its_encoder_back_to_a_model_for_labels(vit, pictu
     run = harken.train(
         pictures / "captions.tsv", out=tmp_path / "captions", settings={**CAPTIONS, "from": str(vit.path)}
     )
-    assert run.caption(str(pictures / "labels/cat/0.png")) is not None
+    picture = str(pictures / "labels/cat/0.png")
+    assert run.caption(picture) is not None
+    page = str(_attention(run, [{"prompt": picture, "image": b""}]))
+    n_patches = len(run.trace(picture).source) - (run.recipe.model.pool == "first")
+    assert f"to {n_patches} patches" in page
+    assert n_patches == int(n_patches**0.5) ** 2
     recipe = choose(str(pictures / "labels"), {**STEP, "from": str(run.path)}).recipe
     dataset, trainer = prepare(recipe, ignore)
     assert dataset.processor.labels == ["cat", "dog"]

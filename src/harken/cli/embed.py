@@ -76,7 +76,9 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
         refuse_file_names(texts)
     inputs.use_encoding(model.recipe.data.file_encoding)
     arguments: dict[str, Any] = {name: options[name] for name in SETTINGS} | {"normalize": not options["raw"]}
-    width = model.embed([], **arguments).shape[-1]  # invalid options are refused before the first text
+    reads_at_once = model.embedder.reader is not None and model.embedder.reader.one_batch
+    # invalid options are refused before the first text; names of nodes are one batch, and may be in a file alone
+    width = 0 if reads_at_once else model.embed([], **arguments).shape[-1]
     with ConsoleListener(to_stderr=True) as listener:
 
         def predict(batch: list[str], _: int) -> list[Answer]:
@@ -85,7 +87,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
             return [_word_vector(model, text, listener, arguments) for text in batch]
 
         names, batches = _named_batches(model, inputs, listener)
-        if names and model.embedder.reader and model.embedder.reader.one_batch:  # an input may select many nodes
+        if names and reads_at_once:  # an input may select many nodes
             answers = (answer for batch in batches for answer in predict(list(batch), 0))
         else:
             answers = (answer for _, answer in answer_texts(model, batches, predict, {"vector": None}, listener))
@@ -129,7 +131,8 @@ def _write_array(out: Path, rows: list[list[float] | None], width: int, json_: b
     """Write one row per text to a NumPy file; that of an empty text is NaN."""
     import numpy as np
 
-    vectors = np.array([[np.nan] * width if row is None else row for row in rows], np.float32).reshape(-1, width)
+    vectors = np.array([[np.nan] * width if row is None else row for row in rows], np.float32)
+    vectors = vectors.reshape(len(rows), -1 if rows else width)
     with atomic_file(out) as temporary, temporary.open("wb") as file:
         np.save(file, vectors, allow_pickle=False)
     shape = list(vectors.shape)

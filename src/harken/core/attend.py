@@ -102,8 +102,13 @@ def select_backend(
 
 
 def _flex_is_faster(q: Tensor, layout: Layout, compiling: bool) -> bool:
-    """On a GPU, for a mask that the fused kernel has no flag for, over more than a few blocks."""
-    if not q.is_cuda or layout.full or layout.causal or layout.bias is not None or not layout.structure.pointwise:
+    """On a GPU, for a mask that the fused kernel has no flag for, over more than a few blocks.
+
+    In float64 second derivatives are computed (analysis.landscape), which FlexAttention does not have.
+    """
+    if not q.is_cuda or q.dtype == torch.float64:
+        return False
+    if layout.full or layout.causal or layout.bias is not None or not layout.structure.pointwise:
         return False
     if not compiling and torch._C._len_torch_dispatch_stack():  # a dispatch mode (FLOP counter) compiles nothing
         return False

@@ -13,6 +13,7 @@ from harken.data.tokenizers.spec import MASK
 from harken.events import silent
 from harken.inference.answers import StoryAnswer
 from harken.inference.answers.classify import format_labels
+from harken.inference.answers.images import CLS
 from harken.inference.answers.tag import labelled_spans
 from harken.inference.run import Labels, Run
 from harken.tasks import BoundTask, Score
@@ -270,8 +271,9 @@ def _attention(run: Run, samples: Samples) -> Html | None:
     short = [s for s in samples if "image" in s or len(s["prompt"]) <= MAX_SOURCE_CHARACTERS]
     maps = source_attention(run, short[0]["prompt"]) if short else {}
     if maps and "image" in short[0]:
-        target, _, weights = maps["cross"]
-        return patch_maps_svg(target, weights, short[0]["image"])
+        target, source, weights = maps["cross"]
+        patches = [row[int(source[0] == CLS) :] for row in weights]
+        return patch_maps_svg(target, patches, short[0]["image"])
     figures = [part for kind, x in maps.items() for part in _figure(kind, x, titled=len(maps) > 1)]
     return Html("".join(figures)) or None
 

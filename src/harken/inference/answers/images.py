@@ -36,6 +36,7 @@ from .classify import rank_labels
 from .embed import Embedder, EmbeddingSettings, ExampleRequest, NamedInputs, Vectors, own_splits, states_at_layer
 
 Pixels = npt.NDArray[np.uint8]  # H W C
+CLS = "CLS"  # how a trace shows the token before the patches
 
 
 def classify_images(run: LoadedModel, images: Sequence[Image], listen: Listener = silent) -> list[list[LabelScore]]:
@@ -63,7 +64,7 @@ def patch_names(run: LoadedModel, image_size: int) -> list[str]:
     """CLS, if the model has it, and row,column of each patch of an image, from 0."""
     model = run.recipe.model
     width = math.ceil(image_size / model.patch_size(image_size))
-    return ["CLS"] * (model.pool == "first") + [f"{n // width},{n % width}" for n in range(width**2)]
+    return [CLS] * (model.pool == "first") + [f"{n // width},{n % width}" for n in range(width**2)]
 
 
 def input_pixels(run: LoadedModel, image: Image) -> Tensor:  # C S S

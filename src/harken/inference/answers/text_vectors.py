@@ -110,9 +110,9 @@ def labelled_reader(run: LoadedModel) -> TextReader:
 
     def spans(text: str) -> tuple[str, Spans]:
         joined, places = "", list[tuple[int, int]]()
-        for line, own in map(side.source_spans, columns(text)):
-            joined += "\t" * bool(joined)
-            places += [(len(joined), len(joined))] * (len(places) > 0)  # the end token between two texts
+        for n, (line, own) in enumerate(map(side.source_spans, columns(text))):
+            joined += "\t" * (n > 0)
+            places += [(len(joined), len(joined))] * (n > 0)  # the end token between two texts, which may be empty
             places += [(a + len(joined), b + len(joined)) for a, b in own]
             joined += line
         return joined, places
@@ -356,7 +356,8 @@ def _labelled_rows(data: Any, part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _sources(data: Any, part: Any) -> Iterator[tuple[str, str]]:
-    return ((data.tokenizers.decode_source(ids), "") for ids in map(part.source.__getitem__, range(len(part))))
+    words = part.words or [()] * len(part)
+    return ((data.tokenizers.decode_source(part.source[n], words[n]), "") for n in range(len(part)))
 
 
 TEXT_OPTIONS = frozenset({"pool", "layer", "word", "occurrence", "overflow"})
