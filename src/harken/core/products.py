@@ -57,13 +57,25 @@ def is_eager_float32(x: Tensor) -> bool:
 
 
 def times_transposed(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:  # ... d, D d, D -> ... D
-    """x W' + b with oneDNN, without gradients."""
+    """x W' + b of float32 tensors on a CPU, without gradients: with oneDNN if it is enabled.
+
+    >>> times_transposed(torch.ones(1, 2), torch.ones(3, 2))
+    tensor([[2., 2., 2.]])
+    """
+    if not enabled:
+        return F.linear(x, W, b)
     y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, W, b, "none", [], "")
     return y
 
 
 def transposed_times(g: Tensor, x: Tensor) -> Tensor:  # N D, N d -> D d
-    """g' x with oneDNN, without gradients. The narrower matrix is copied in the other order."""
+    """g' x, likewise. The narrower matrix is copied in the other order.
+
+    >>> transposed_times(torch.ones(2, 1), torch.ones(2, 3))
+    tensor([[2., 2., 2.]])
+    """
+    if not enabled:
+        return g.mT @ x
     if x.shape[1] <= g.shape[1]:
         return times_transposed(x.mT.contiguous(), g.mT).mT
     return times_transposed(g.mT.contiguous(), x.mT)

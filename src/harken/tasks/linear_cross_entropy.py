@@ -18,7 +18,7 @@ from harken.core.similarity import precise
 from harken.data.batch import IGNORE
 
 ChunkLoss = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
-CHUNK = {"cpu": 2**21, "cuda": 2**28}  # logits computed at a time: a processor's cache, or half a GiB of bfloat16
+CHUNK = {"cpu": 2**20, "cuda": 2**28}  # logits computed at a time: a processor's cache, or half a GiB of bfloat16
 
 
 def linear_cross_entropy(
@@ -48,7 +48,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(h.device.type) if torch.is_autocast_enabled(h.device.type) else h.dtype
         with torch.autocast(h.device.type, enabled=False):
             padded = None if b is None else F.pad(b.to(dtype), (0, len(W) - vocab))
-            total, losses, *grads = _chunked(h.to(dtype), W.to(dtype), padded, targets, vocab, smoothing, grad)
+            chunked = _training_on_cpu if grad and products.is_eager_float32(h.to(dtype)) else _chunked
+            total, losses, *grads = chunked(h.to(dtype), W.to(dtype), padded, targets, vocab, smoothing, grad)
         pairs = zip(grads, (h, W, b), strict=True)
         gradients = (None if d is None or x is None else d[: len(x)].to(x.dtype) for d, x in pairs)
         ctx.save_for_backward(*gradients, h, W, b, targets)
@@ -87,23 +88,60 @@ def _chunked(
     db = torch.zeros(len(W), device=W.device, dtype=exact) if grad and b is not None else None
     n_chunks = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
     real, size = targets != IGNORE, -(-len(h) // n_chunks)
-    chunk_loss, fast = _chunk_loss_for(h.device), grad and products.is_faster(h, W)
+    chunk_loss = _chunk_loss_for(h.device)
     all_real = not h.is_cuda and bool(real.all())  # on a GPU reading it would synchronize
     e = smoothing or None  # None: a compiler would treat 0 as one of many values
     for start in range(0, len(h), size):
         chunk = slice(start, start + size)
         x, index, mask = h[chunk], targets[chunk].clamp_min(0), None if all_real else real[chunk]
-        logits = products.times_transposed(x, W, b) if fast else F.linear(x, W, b)
+        logits = F.linear(x, W, b)
         losses[chunk], means, p = chunk_loss(logits, index, mask, vocab, e, grad)
         if means is not None:
             uniform_loss = uniform_loss + means.sum()
         if dh is not None and dW is not None and p is not None:
-            dh[chunk] = products.times_transposed(p, W.mT) if fast else p @ W
-            dW += products.transposed_times(p, x) if fast else p.mT @ x
+            torch.mm(p, W, out=dh[chunk])
+            dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
             if db is not None:
                 db += p.sum(0, dtype=exact)
     total = (1 - smoothing) * losses.sum() + smoothing * uniform_loss if smoothing else losses.sum()
     return total, losses, dh, dW, db
+
+
+def _training_on_cpu(
+    h: Tensor, W: Tensor, b: Tensor | None, targets: Tensor, vocab: int, smoothing: float, grad: bool = True
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """The same in float32 on a CPU, with fewer passes over the logits; rows without a target are left out.
+
+    The gradient of a logit is p - (1 - e) [it is the target] - e / vocab. The last term has the same value for all
+    logits, so it is subtracted from the products instead.
+    """
+    real, losses, dh = targets != IGNORE, torch.zeros(len(h)), torch.zeros_like(h)
+    x, index = (h, targets) if real.all() else (h[real], targets[real])
+    d_x, x_losses, uniform_loss = torch.empty_like(x), torch.empty(len(x)), torch.zeros(())
+    dW, db = torch.zeros(W.shape[1], W.shape[0]), None if b is None else torch.zeros(len(W))  # dW: d V
+    size = max(1, CHUNK["cpu"] // len(W))
+    for start in range(0, len(x), size):
+        chunk = slice(start, start + size)
+        logits, at = products.times_transposed(x[chunk], W, b), index[chunk, None]
+        logits[:, vocab:] = -torch.inf  # padding rows of W
+        p = logits.softmax(1)
+        normalizers = logits.amax(1) - p.amax(1).log()  # ln sum exp
+        x_losses[chunk] = normalizers - logits.gather(1, at)[:, 0]
+        if smoothing:
+            uniform_loss += (normalizers - logits[:, :vocab].mean(1)).sum()
+        p.scatter_add_(1, at, torch.full((len(p), 1), smoothing - 1))
+        d_x[chunk] = products.times_transposed(p, W.mT)
+        dW += products.times_transposed(x[chunk].mT.contiguous(), p.mT)
+        if db is not None:
+            db += p.sum(0)
+    if smoothing:
+        share = smoothing / vocab
+        d_x -= share * W[:vocab].sum(0)
+        dW[:, :vocab] -= share * x.sum(0)[:, None]
+        if db is not None:
+            db[:vocab] -= share * len(x)
+    losses[real], dh[real] = x_losses, d_x
+    return (1 - smoothing) * x_losses.sum() + smoothing * uniform_loss, losses, dh, dW.mT, db
 
 
 def _chunk_loss_for(device: torch.device) -> ChunkLoss:
