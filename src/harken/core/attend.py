@@ -15,8 +15,10 @@ from .similarity import Similarity, score
 from .structure import FULL, Layout, ScoreBias, Structure
 
 
-def attention_weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias: ScoreBias = None) -> Tensor:
-    """A = softmax(sim(q, k) + mask) for projected q and k, 0 where not allowed: B H Lq Lk.
+def attention_weights(
+    q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor | None, bias: ScoreBias = None
+) -> Tensor:
+    """A = softmax(sim(q, k) + mask) for projected q and k, 0 where not allowed (None: all are): B H Lq Lk.
 
     >>> from harken.core import CAUSAL, Dot
     >>> q = torch.zeros(1, 1, 3, 2)
@@ -26,6 +28,8 @@ def attention_weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Ten
     groups = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) D: query heads that share a key head
     scores = score(similarity.all_pairs, groups, k).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)  # B H Lq Lk
     scores = scores if bias is None else scores + bias
+    if allowed is None:
+        return scores.softmax(-1)
     # the lowest finite number instead of -inf keeps the gradient of an empty row finite
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~allowed, 0)
@@ -44,6 +48,7 @@ def weighted_values(A: Tensor, v: Tensor) -> Tensor:
 # --- the same with the cheapest backend -------------------------------------------------------------------------------
 
 EXPLICIT_MAX_LENGTH = 32  # up to this length a compiled step on a GPU (heads of 32) is faster explicit than fused
+STEP_MAX_QUERIES, STEP_MIN_HEADS = 8, 64  # queries of a decoding step, and heads of all its texts
 FLEX_MIN_LENGTH = 4096  # without torch.compile: below it, compiling each new shape costs more than a dense mask
 FLEX_MIN_LENGTH_COMPILED = 512  # inside torch.compile, and for block-sparse structures
 
@@ -98,7 +103,16 @@ def select_backend(
         return BackendChoice("explicit", "torch.func transforms have no fused kernel")
     if compiling and q.is_cuda and (layout.Lq == 1 or max(layout.Lq, layout.Lk) <= EXPLICIT_MAX_LENGTH):
         return BackendChoice("explicit", "short sequence: torch.compile fuses the equation with its neighbors")
+    if not compiling and _is_short_step(q, layout):
+        return BackendChoice("explicit", "few queries on a CPU: a product of all heads is faster than the kernel")
     return BackendChoice("fused", "the similarity is a dot product")
+
+
+def _is_short_step(q: Tensor, layout: Layout) -> bool:
+    """A decoding step of many texts on a CPU. Below 400 multiplications per head PyTorch's batched product is slow."""
+    if q.is_cuda or torch.is_grad_enabled() or layout.Lq > STEP_MAX_QUERIES:
+        return False
+    return q.shape[0] * q.shape[1] >= STEP_MIN_HEADS and layout.Lq * layout.Lk * q.shape[-1] >= 400
 
 
 def _flex_is_faster(q: Tensor, layout: Layout, compiling: bool) -> bool:

@@ -302,4 +302,7 @@ class Stack(nn.Module):
 
     def source_memory(self, source: Tensor) -> list[FixedMemory]:
         """Keys and values of a source for the cross-attention of each layer, computed once."""
-        return [FixedMemory(*block.source_keys_values(source)) for block in self.blocks]
+        states = [block.source_keys_values(source) for block in self.blocks]
+        if not torch.is_grad_enabled():  # each decoding step reads them
+            states = [[x.contiguous() for x in keys_values] for keys_values in states]
+        return [FixedMemory(k, v) for k, v in states]

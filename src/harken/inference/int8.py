@@ -5,6 +5,7 @@ and set the scale of the row. So a row of x becomes two rows of bytes, high and 
 once for both, and a decoding step is bound by reading the weights.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -47,18 +48,20 @@ class SplitRows:
     def __init__(self, x: Tensor) -> None:  # rows d
         steps, self.scale = _steps(x)
         self.split: Tensor | None = None  # the rows with low bytes; None: all
-        high = steps.round()
+        self.bytes = high = steps.round()
         if len(x) > FEW_ROWS:
-            self.split = (steps.square().mean(-1) < (127 / MAX_PEAK) ** 2).nonzero()[:, 0]
-        low = (steps - high) if self.split is None else steps[self.split] - high[self.split]
-        self.bytes = torch.cat([high, low.mul_(LOW_STEPS).round_()])
+            peaks = torch.linalg.vector_norm(steps, dim=-1) < 127 / MAX_PEAK * math.sqrt(x.shape[-1])
+            self.split = peaks.nonzero()[:, 0]
+        if self.split is None or len(self.split):
+            low = steps - high if self.split is None else steps[self.split] - high[self.split]
+            self.bytes = torch.cat([high, low.mul_(LOW_STEPS).round_()])
 
     def join(self, y: Tensor) -> Tensor:  # the product of the bytes -> rows n
-        """Add what the low bytes contribute."""
+        """Add what the low bytes contribute, in place."""
         high, low = y[: len(self.scale)], y[len(self.scale) :]
         if self.split is None:
-            return high.add(low, alpha=1 / LOW_STEPS)
-        return high.index_add(0, self.split, low, alpha=1 / LOW_STEPS)
+            return high.add_(low, alpha=1 / LOW_STEPS)
+        return high.index_add_(0, self.split, low, alpha=1 / LOW_STEPS) if len(self.split) else high
 
 
 class Int8Weight:
@@ -77,12 +80,13 @@ class Int8Weight:
         return self.stored.to_dense().mT.contiguous() if self.packs else self.stored
 
     def product(self, steps: Tensor, scale: Tensor, zero_points: Tensor) -> Tensor:  # rows in, out, out -> rows out
-        """W x times the scale of each row of W, for x of integers from -127 to 127."""
+        """W x times the scale of each row of W, for x of integers from -127 to 127, which are overwritten."""
         if not self.packs:
             return torch._int_mm(steps.to(torch.int8), self.stored.mT) * scale
-        x = (steps + ZERO_POINT).to(torch.uint8)
-        quantized, output = (x, 1.0, ZERO_POINT, self.stored, scale, zero_points), (1.0, 0, torch.float32)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(*quantized, None, *output, "none", [], "")
+        x = steps.add_(ZERO_POINT).to(torch.uint8)
+        zero, output, plain = ZERO_POINT, (1.0, 0, torch.float32), ("none", [], "")
+        arguments = (x, 1.0, zero, self.stored, scale, zero_points, None, *output, *plain)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(*arguments)
         return y
 
 
@@ -114,13 +118,13 @@ class Int8Linear(nn.Module):
     def _product(self, x: Tensor) -> Tensor:  # rows in -> rows out
         rows = SplitRows(x)
         y = rows.join(self.weight_int8.product(rows.bytes, self.scale, self.zero_points))
-        y = y * rows.scale if self.bias is None else torch.addcmul(self.bias, y, rows.scale)
+        y = y.mul_(rows.scale) if self.bias is None else torch.addcmul(self.bias, y, rows.scale, out=y)
         return y if self.activation is None else self.activation(y)
 
     def rounded(self, x: Tensor) -> Tensor:
         """x after quantization and dequantization: W x is `weight` times this."""
         split = [SplitRows(rows) for rows in _row_blocks(x)]
-        return torch.cat([rows.join(rows.bytes) * rows.scale for rows in split]).view_as(x)
+        return torch.cat([rows.join(rows.bytes).mul_(rows.scale) for rows in split]).view_as(x)
 
 
 def _row_blocks(x: Tensor) -> Sequence[Tensor]:

@@ -23,7 +23,7 @@ def explicit(
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
-    A = attention_weights(q, k, similarity, layout.dense().allowed, layout.bias)  # B H Lq Lk
+    A = attention_weights(q, k, similarity, None if layout.full else layout.dense().allowed, layout.bias)  # B H Lq Lk
     return weighted_values(F.dropout(A if edit is None else edit(A), dropout).to(v.dtype), v)
 
 
