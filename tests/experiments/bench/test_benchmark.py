@@ -213,7 +213,8 @@ def test_decoding_reports_the_effect_of_quantization(monkeypatch):
     monkeypatch.setattr("harken.inference.prepare.MIN_WEIGHTS", 0)
     facts = bench("decode", device="cpu", precisions=("float32", "bfloat16", "int8"), **QUICK)
     full, half, quantized = facts["rows"]
-    assert (full["same_tokens"], full["logit_difference"]) == (1, 0)
+    assert full["same_tokens"] == 1
+    assert full["logit_difference"] < 1e-5  # packed products add in another order
     for row in (half, quantized):
         assert 0 <= row["same_tokens"] <= 1
         assert 0 < row["logit_difference"] < 0.1
