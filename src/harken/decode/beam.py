@@ -25,7 +25,7 @@ from .cuda_graph import CapturedGraph, weights_key
 from .grammar import Grammar, TargetOptions
 from .sampling import SamplingSettings
 
-BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}  # tokens of all beams of the sources that are searched together
+BATCH_TOKENS = {"cpu": 16_384, "cuda": 65_536}  # tokens of all beams of the sources that are searched together
 COMPACT_FRACTION = 0.25  # finished fraction of the sources at which the batch is compacted
 STEPS_PER_CHECK = 8  # captured steps replayed before the finished flags are read
 LENGTH_MULTIPLE = 16  # on a GPU lengths of sources and targets are rounded up, so that few sizes are captured

@@ -84,9 +84,9 @@ class Int8Weight:
         if not self.packs:
             return torch._int_mm(steps.to(torch.int8), self.stored.mT) * scale
         x = steps.add_(ZERO_POINT).to(torch.uint8)
-        zero, output, plain = ZERO_POINT, (1.0, 0, torch.float32), ("none", [], "")
-        arguments = (x, 1.0, zero, self.stored, scale, zero_points, None, *output, *plain)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(*arguments)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(
+            x, 1.0, ZERO_POINT, self.stored, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+        )
         return y
 
 
