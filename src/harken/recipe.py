@@ -34,6 +34,7 @@ SECTIONS = ("data", "model", "task", "train", "cost", "report")
 TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
 SHOTS = re.compile(r"(\d{1,4})-shot")  # no training: a prompt with this number of examples
 OVERRIDE = "override"  # origin of the settings of the command line or of a call
+DEFAULTS = "default for this data"  # origin of the settings that a kind of data suggests
 TOP_LEVEL = ("from", "transfer", "from_sha256")
 SYNONYMS = {"swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
 SettingsDict = dict[str, object]  # {"model.layers": 4, ...}

@@ -53,6 +53,9 @@ def test_copying_is_chosen_with_its_reason_where_targets_copy(people):
     assert (recipe.model.copy, recipe.data.unknown_words) == (True, 64)
     assert recipe.origins["model.copy"].endswith("of the target words are copied")
     assert "% of the target words are in the source" in " ".join(notices)
+    assert (plain := choose(str(people), {}).recipe).data.tokenizer == "word"
+    assert (plain.model.copy, plain.data.unknown_words) == (True, 64)
+    assert choose(str(people), {"data.tokenizer": "bpe"}).recipe.data.unknown_words == 0
     for other in ({"model.copy": False}, {"model.kind": "conv"}, {"data.target_tokenizer": "char"}):
         chosen = choose(str(people), {"data.tokenizer": "word", **other}).recipe
         assert not dict(chosen.model).get("copy")

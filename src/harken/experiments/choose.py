@@ -30,8 +30,8 @@ from harken.suggestions import resume_command, similar_path
 from .copying import copy_layer
 from .transfer import inherited_settings
 
+CATALOGUE = "default for this data set"  # origin of the settings of a catalogue entry
 LARGE = 8 << 20  # bytes; larger texts use byte pairs, smaller ones characters
-DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
@@ -92,8 +92,8 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
         inherited = _inherited({"data.kind": kind} | known)
         known = inherited[0][1] | known if inherited else known
         context = _min_context(kind, dict(entry_settings), known) | _segments(kind, known)
-        defaults = {**_template(kind, path, detected | known), **entry_settings, **context}
-        return recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, *extra, top)
+        defaults = [(recipe.DEFAULTS, _template(kind, path, detected | known)), (CATALOGUE, entry_settings)]
+        return recipe.resolve(*defaults, (recipe.DEFAULTS, context), (what, detected), *inherited, *extra, top)
 
     chosen = resolved()
     copying = copy_layer(chosen, listen) if kind == "pairs" else None

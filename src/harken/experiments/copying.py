@@ -6,7 +6,7 @@ from itertools import islice
 from harken.data.pairs.source import PairSource
 from harken.data.tokenizers.pairs import detach_punctuation
 from harken.events import Listener, silent
-from harken.recipe import Recipe, SettingsDict
+from harken.recipe import DEFAULTS, Recipe, SettingsDict
 
 N_PAIRS = 5000  # training pairs that are read
 MIN_COPIED = 0.1  # fraction of the target words from which on the model copies
@@ -20,17 +20,22 @@ def copy_layer(chosen: Recipe, listen: Listener = silent) -> tuple[str, Settings
     data, copies, origin = chosen.data, dict(chosen.model).get("copy"), "model.copy=true"
     if copies is None or not isinstance(data, PairSource):
         return None
+    tokenizer = data.tokenizer
     if "model.copy" not in chosen.origins and _can_share(chosen):
         fraction = copied_fraction(data)
         copies = fraction >= MIN_COPIED
         origin = f"{fraction:.0%} of the target words are copied"
+        if copies and chosen.origins.get("data.tokenizer") == DEFAULTS and data.target_tokenizer is None:
+            tokenizer = "word"  # a model copies unseen names as words, hardly as pieces of words
         if copies:
             reason = f"{fraction:.0%} of the target words are in the source of every target that has them"
-            listen("notice", text=f"model.copy=true: {reason} (model.copy=false: off)")
+            listen("notice", text=f"model.copy=true, data.tokenizer={tokenizer}: {reason} (model.copy=false: off)")
     if not copies:
         return None
     settings: SettingsDict = {"model.copy": True}
-    if data.tokenizer in WORDS and _can_share(chosen):
+    if tokenizer != data.tokenizer:
+        settings["data.tokenizer"] = tokenizer
+    if tokenizer in WORDS and _can_share(chosen):
         count = data.unknown_words if "data.unknown_words" in chosen.origins else UNKNOWN_WORDS  # of the run in `from`
         settings |= {"data.unknown_words": count, "task.packed": False}
     return origin, settings
