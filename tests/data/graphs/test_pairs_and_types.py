@@ -121,6 +121,17 @@ def test_an_unknown_graph_and_missing_graphs_are_named(tmp_path):
         GraphSource(path=str(folder)).load_data()
 
 
+def test_pairs_without_labels_are_refused_in_training_and_read_for_predictions(tmp_path):
+    folder = pair_folder(tmp_path / "g")
+    trained = GraphSource(path=str(folder)).load_data()
+    rows = (line.rpartition(",")[0] for line in (folder / "pairs.csv").read_text().splitlines())
+    (folder / "pairs.csv").write_text("\n".join(rows) + "\n")
+    source = GraphSource(path=str(folder))
+    with pytest.raises(BadInput, match=r"its pairs of graphs have no labels; add a column .* to pairs.csv"):
+        source.load_data()
+    assert len(source.load_split(str(folder), "", tokenizer=trained.processor).unit_names()) == 60
+
+
 def test_other_labels_in_reverse_order_are_a_notice(tmp_path):
     folder = pair_folder(tmp_path / "g")
     with (folder / "pairs.csv").open("a") as file:

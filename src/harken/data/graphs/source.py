@@ -145,6 +145,9 @@ class GraphSource(DataSource[GraphProcessor]):
         level = self._infer_level(tables)
         tables, edges = self._unique_edges(tables, level)
         splits = self._make_splits(tables, level, edges)
+        if level == "pair" and not any(tables.labels or ()):
+            fix = "add a column with a number or a label to pairs.csv: graph_a,graph_b,score"
+            raise BadInput(f"{tables.location}: its pairs of graphs have no labels; {fix}")
         if not len(splits["train"]):
             raise BadInput(f"{tables.location}: has no training {level}s; add more, or reduce data.valid and data.test")
         if (known is None or known.feature_source != "file") and self._are_constant(tables.x):
