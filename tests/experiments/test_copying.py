@@ -197,7 +197,10 @@ def test_an_interrupted_training_resumes_bitwise(people, tmp_path, kind):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model.copy": True, "data.shared_vocab": False, "model.share_embeddings": False}, "model.copy=true: a word"),
+        (
+            {"model.copy": True, "data.shared_vocab": False, "model.share_embeddings": False},
+            "model.copy=true: a word .*set data.shared_vocab=true",
+        ),
         ({"model.copy": False, "data.unknown_words": 4}, "data.unknown_words=4: only a model that copies"),
         ({"data.unknown_words": 4, "task.grammar": "trees"}, "data.unknown_words=4: .* or task.grammar=none"),
     ],

@@ -100,7 +100,9 @@ class TranslateSettings(TaskSettings[PairData, ModelSettings]):
         copies, n_unknown = dict(model).get("copy", False), data.settings.unknown_words
         if copies and data.tokenizers.source is not data.tokenizers.target:
             problem = "a word must be the same token on both sides"
-            raise BadSetting(f"model.copy=true: {problem}; set data.target_tokenizer={data.settings.tokenizer}")
+            tokenizer, shared = data.settings.tokenizer, data.settings.shared_vocab
+            fix = f"data.target_tokenizer={tokenizer}" if shared else "data.shared_vocab=true"
+            raise BadSetting(f"model.copy=true: {problem}; set {fix}")
         if n_unknown and not copies:
             fix = "set model.copy=true or data.unknown_words=0"
             raise BadSetting(f"data.unknown_words={n_unknown}: only a model that copies can generate them; {fix}")
