@@ -73,10 +73,11 @@ def test_the_gradients_of_the_loss_equal_those_in_float64():
 
 
 @pytest.mark.parametrize("order", ["halves", "interleaved"])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_attention_with_rotary_positions_equals_that_in_float64(order, kv_heads):
-    attention, x = Attention(32, heads=4, kv_heads=kv_heads), torch.randn(2, 9, 32)
-    exact = Attention(32, heads=4, kv_heads=kv_heads).double()  # float64 rotates q and k one after the other
+@pytest.mark.parametrize(("kv_heads", "d_v"), [(1, 8), (2, 6), (4, 8), (1, 3)])
+def test_attention_with_rotary_positions_equals_that_in_float64(order, kv_heads, d_v):
+    options = {"heads": 4, "kv_heads": kv_heads, "d_k": 8, "d_v": d_v}
+    attention, x = Attention(32, **options), torch.randn(2, 9, 32)
+    exact = Attention(32, **options).double()  # float64 rotates q and k one after the other
     exact.load_state_dict(attention.state_dict())
     context = LayerContext(CAUSAL, Rotary(8, layout=order).rotation(torch.arange(9)))
     y, expected = attention(x, context=context), exact(x.double(), context=context)

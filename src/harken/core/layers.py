@@ -97,27 +97,29 @@ class Attention(Watchable):
     def _rotates_pairs(self, x: Tensor) -> bool:
         """Whether q and k can have their features in another order: in an eager training step, for a plain dot."""
         plain = self.watch is None and type(self.similarity) in (Dot, ScaledDot)
-        return plain and torch.is_grad_enabled() and is_eager_float32(x)
+        even = self.W_v.out_features % 2 == 0  # rows of complex numbers
+        return plain and even and torch.is_grad_enabled() and is_eager_float32(x)
 
-    def _rotated_heads(self, x: Tensor, rotation: Rotation) -> Sequence[Tensor]:
-        """q, k and v of x, one product; q and k are rotated by another: B H L D each."""
+    def _rotated_heads(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of x by one product, q and k rotated by another: B H L D each."""
         maps = self.W_q, self.W_k
         W = torch.cat([*(rotation.pair_features(f.weight) for f in maps), self.W_v.weight])
         biases = [*(rotation.pair_features(f.bias) for f in maps if f.bias is not None), self.W_v.bias]
         y = affine(x, W, None if self.W_v.bias is None else torch.cat(biases))
         qk, v = y.split([len(W) - self.W_v.out_features, self.W_v.out_features], -1)
-        outputs = *_split(rotation.pairs(qk), maps), v
-        return [
-            h.unflatten(-1, (-1, D)).transpose(1, 2)
-            for h, D in zip(outputs, (self.d_k, self.d_k, self.d_v), strict=True)
-        ]
+        q, k = _split(rotation.pairs(qk), maps)
+        return _heads(q, self.d_k), _heads(k, self.d_k), _heads(v, self.d_v)
 
     def project_heads(self, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
         """Projections of x, split into heads: B H L D each."""
         widths = (self.d_v if f is self.W_v else self.d_k for f in projections)
         joint = None if torch.is_grad_enabled() or len(projections) < 3 else self.joint
         outputs = _project(x, *projections) if joint is None else _split(joint(x), projections)
-        return [y.unflatten(-1, (-1, D)).transpose(1, 2) for y, D in zip(outputs, widths, strict=True)]
+        return [_heads(y, D) for y, D in zip(outputs, widths, strict=True)]
+
+
+def _heads(y: Tensor, D: int) -> Tensor:  # B L (H D) -> B H L D
+    return y.unflatten(-1, (-1, D)).transpose(1, 2)
 
 
 def _project(x: Tensor, *projections: nn.Linear) -> Sequence[Tensor]:
