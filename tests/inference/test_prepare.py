@@ -135,6 +135,39 @@ def test_an_activation_function_inside_a_product_equals_one_after_it(activation)
         torch.testing.assert_close(fused(x), mlp(x), rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("shape", [(33, 50), (64, 192), (300, 7)])
+@pytest.mark.parametrize("rows", [1, 2, 8, 33])
+@pytest.mark.usefixtures("any_cpu")
+def test_a_packed_product_is_as_exact_as_the_plain_one(shape, rows):
+    torch.manual_seed(0)
+    plain, x = nn.Linear(*shape), torch.randn(rows, shape[0])
+    exact = F.linear(x.double(), plain.weight.double(), plain.bias.double())
+    with torch.no_grad():
+        error, packed_error = ((y.double() - exact).abs().max() for y in (plain(x), prepared(plain, "float32")(x)))
+    assert packed_error <= 2 * error + 1e-6
+
+
+@pytest.mark.usefixtures("any_cpu")
+def test_a_packed_model_generates_the_same_text_alone_in_a_batch_and_with_prompt_lookup():
+    torch.manual_seed(0)
+    model = prepare_inference(
+        GPTSettings(d=64, layers=2, heads=4, context=64, style="gpt2").build(90).eval(), "float32"
+    )
+    prompts, greedy = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3], [5, 8, 5, 8, 5], [7] * 6], SamplingSettings(temperature=0)
+
+    def texts(rows, **options):
+        steps = TextGenerator(model, **options).generate(rows, 24, greedy, seed=0)
+        return torch.stack(list(steps), 1).tolist()
+
+    for prompt, in_batch in zip(prompts, texts(prompts), strict=True):
+        for other in (texts([prompt], lookup=False)[0], texts([prompt])[0]):
+            n = next((n for n, (a, b) in enumerate(zip(in_batch, other, strict=True)) if a != b), None)
+            if n is not None:  # only a tie may break differently
+                with torch.no_grad():
+                    best = model.scores(torch.tensor([[*prompt, *in_batch[:n]]]))[0, -1].topk(2).values
+                assert best[0] - best[1] < 1e-4
+
+
 def test_a_packed_weight_follows_its_parameter():
     torch.manual_seed(0)
     linear, x = prepared(nn.Linear(8, 4), "float32"), torch.randn(3, 8)
