@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from .similarity import Similarity, score
+from .steps import is_short
 from .structure import FULL, Layout, ScoreBias, Structure
 
 
-def attention_weights(
-    q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor | None, bias: ScoreBias = None
-) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, sim: Similarity, allowed: Tensor | None, bias: ScoreBias = None) -> Tensor:
     """A = softmax(sim(q, k) + mask) for projected q and k, 0 where not allowed (None: all are): B H Lq Lk.
 
     >>> from harken.core import CAUSAL, Dot
@@ -26,7 +25,7 @@ def attention_weights(
     tensor([0.5000, 0.5000, 0.0000])
     """
     groups = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) D: query heads that share a key head
-    scores = score(similarity.all_pairs, groups, k).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)  # B H Lq Lk
+    scores = score(sim.all_pairs, groups, k).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)  # B H Lq Lk
     scores = scores if bias is None else scores + bias
     if allowed is None:
         return scores.softmax(-1)
@@ -48,7 +47,6 @@ def weighted_values(A: Tensor, v: Tensor) -> Tensor:
 # --- the same with the cheapest backend -------------------------------------------------------------------------------
 
 EXPLICIT_MAX_LENGTH = 32  # up to this length a compiled step on a GPU (heads of 32) is faster explicit than fused
-STEP_MAX_QUERIES, STEP_MIN_HEADS = 8, 64  # queries of a decoding step, and heads of all its texts
 FLEX_MIN_LENGTH = 4096  # without torch.compile: below it, compiling each new shape costs more than a dense mask
 FLEX_MIN_LENGTH_COMPILED = 512  # inside torch.compile, and for block-sparse structures
 
@@ -103,16 +101,9 @@ def select_backend(
         return BackendChoice("explicit", "torch.func transforms have no fused kernel")
     if compiling and q.is_cuda and (layout.Lq == 1 or max(layout.Lq, layout.Lk) <= EXPLICIT_MAX_LENGTH):
         return BackendChoice("explicit", "short sequence: torch.compile fuses the equation with its neighbors")
-    if not compiling and _is_short_step(q, layout):
+    if is_short(q, layout.Lk):
         return BackendChoice("explicit", "few queries on a CPU: a product of all heads is faster than the kernel")
     return BackendChoice("fused", "the similarity is a dot product")
-
-
-def _is_short_step(q: Tensor, layout: Layout) -> bool:
-    """A decoding step of many texts on a CPU. Below 400 multiplications per head PyTorch's batched product is slow."""
-    if q.is_cuda or torch.is_grad_enabled() or layout.Lq > STEP_MAX_QUERIES:
-        return False
-    return q.shape[0] * q.shape[1] >= STEP_MIN_HEADS and layout.Lq * layout.Lk * q.shape[-1] >= 400
 
 
 def _flex_is_faster(q: Tensor, layout: Layout, compiling: bool) -> bool:

@@ -14,7 +14,8 @@ from .memory import FixedMemory, Memory
 from .positions import Positions, Rotation
 from .products import affine, is_eager_float32, linear
 from .similarity import Dot, ScaledDot, Similarity
-from .structure import CAUSAL, FULL, Layout, Structure, is_readable
+from .steps import is_readable
+from .structure import CAUSAL, FULL, Layout, Structure
 from .view import Watchable
 
 Map = Callable[[Tensor], Tensor]

@@ -7,7 +7,7 @@ must be masked: `CAUSAL.at_slots(slots)` does it, since j <= slot.
 import torch
 from torch import Tensor
 
-from .structure import is_readable
+from .steps import is_readable
 
 MAX_COPY_RATIO = 3  # a CPU copies all slots faster than at least a third of each row
 

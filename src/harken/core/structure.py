@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .steps import is_last_slot
+
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may attend to j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
 ScoreBias = Tensor | None  # H Lq Lk or B H Lq Lk
@@ -117,7 +119,7 @@ class Layout:
         self.slots = torch.arange(Lk - Lq, Lk, device=device) if structure.slots is None else structure.slots
         # the flag of a kernel replaces the mask only if the queries are at the slots that the kernel assumes
         square = Lq == Lk and structure.slots is None
-        last = structure.allows is CAUSAL.allows and Lq == 1 and _is_last(structure.slots, Lk)  # it sees all keys
+        last = structure.allows is CAUSAL.allows and Lq == 1 and is_last_slot(structure.slots, Lk)  # it sees all keys
         self.full = bias is None and (structure.allows is FULL.allows or last)
         self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
         self.pairs: PairList | None = None
@@ -153,16 +155,6 @@ class Layout:
         if self.pairs is None:
             raise ValueError(f"structure {self.structure.name} has no list of pairs; use rows, top or full instead")
         return self.pairs
-
-
-def is_readable(x: Tensor) -> bool:
-    """Whether the program may depend on a value of x: on a CPU, and neither compiled nor recorded."""
-    return not x.is_cuda and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
-
-
-def _is_last(slots: Tensor | None, Lk: int) -> bool:
-    """Whether one query is known to be at the last slot of the keys."""
-    return slots is None or (slots.shape == (1,) and is_readable(slots) and int(slots) == Lk - 1)
 
 
 class BlockPass(NamedTuple):
