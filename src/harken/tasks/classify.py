@@ -43,7 +43,12 @@ class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
     )
 
     def bind(self, data: ExampleData, model: ModelSettings, *, batch: int, seed: int) -> "ClassifyTask":
-        return ClassifyTask(self, data, model, batch=batch, seed=seed)
+        limit = self.eval_examples
+        large = {name: part for name, part in data.splits.items() if 0 < limit < len(part)}
+        limited = {name: part.select(evenly_spaced(len(part), limit)) for name, part in large.items()}
+        task = ClassifyTask(self, replace(data, splits=data.splits | limited), model, batch=batch, seed=seed)
+        task.split_sizes |= {name: len(part) for name, part in large.items()}
+        return task
 
 
 class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, LabelledTexts, ModelWithHead, LabelBatch]):
@@ -54,10 +59,7 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
     def __init__(
         self, settings: ClassifySettings, data: ExampleData, model: ModelSettings, *, batch: int, seed: int
     ) -> None:
-        self.split_sizes = {name: len(part) for name, part in data.splits.items()}  # before the selection
-        if limit := settings.eval_examples:
-            parts = {name: part.select(evenly_spaced(len(part), limit)) for name, part in data.splits.items()}
-            data = replace(data, splits=parts)
+        self.split_sizes = {name: len(part) for name, part in data.splits.items()}  # with texts that are not evaluated
         super().__init__(settings, data, model, batch=batch, seed=seed)
         self.processor = data.processor
         self.set_targets(self.processor.labels, self.processor.target_type, settings.metric)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harken.data.batch import IGNORE
@@ -181,3 +182,15 @@ def test_a_processor_is_saved_and_loaded_and_a_damaged_one_refused(tmp_path):
     (tmp_path / "labels.json").write_text("{}")
     with pytest.raises(BadRun, match=r"labels.json: cannot read the processor"):
         StorySource().load_processor(tmp_path)
+
+
+def test_selected_questions_have_their_stories_lines_and_answers(folder):
+    train = StorySource(path=str(folder)).load_data().train
+    indices = np.arange(len(train))[::-2]
+    chosen = train.select(indices)
+    assert chosen.questions == [train.questions[n] for n in indices]
+    for k, n in enumerate(indices):
+        assert chosen.story[k].tolist() == train.story[n].tolist()
+        assert chosen.texts.tokens[k].tolist() == train.texts.tokens[n].tolist()
+    assert (chosen.targets == train.targets[indices]).all()
+    assert (chosen.question == train.question[indices]).all()

@@ -66,6 +66,12 @@ class Stories:
     def __len__(self) -> int:
         return len(self.questions)
 
+    def select(self, indices: Array) -> "Stories":
+        """These questions."""
+        questions, story = [self.questions[n] for n in indices.tolist()], [self.story[n] for n in indices.tolist()]
+        question, n_tokens = self.question[indices], self.n_tokens[indices]
+        return Stories(questions, self.texts.select(indices), self.table, story, question, n_tokens)
+
     @property
     def targets(self) -> Array:  # N; IGNORE: the answer is not a label
         return self.texts.targets
