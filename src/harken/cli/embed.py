@@ -66,9 +66,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
     options: dict[str, Any] = settings
     if options["nearest"] is not None:
         reject_options("with --nearest", "texts", "raw", *SETTINGS, *FILE_OPTIONS)
-        neighbors = load_run(run, "embed").nearest(decode_argument(options["nearest"]), options["k"])
-        lines = [f"{neighbor['similarity']:8.4f}  {neighbor['word']!r}" for neighbor in neighbors]
-        return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
+        return _print_nearest(load_run(run, "embed"), decode_argument(options["nearest"]), options["k"], json_)
     reject_options("without --nearest", "k")
     inputs = Inputs.from_options(texts, options, other_endings=[".npy"])
     model = load_run(run, "embed")
@@ -103,6 +101,13 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
             for answer in answers:
                 vector = answer["vector"]
                 click.echo(null_line(answer) if vector is None else " ".join(f"{x:.6g}" for x in vector))
+
+
+def _print_nearest(model: "Run", word: str, k: int, json_: bool) -> None:
+    """Print the words with the embeddings nearest to a word."""
+    neighbors = model.nearest(word, k)
+    lines = [f"{neighbor['similarity']:8.4f}  {neighbor['word']!r}" for neighbor in neighbors]
+    return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
 
 
 def _word_vector(model: "Run", text: str, listen: Listener, arguments: dict[str, Any]) -> Answer:

@@ -85,15 +85,16 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
         trees = recipe.read(Path(str(resources.files(__package__) / "trees.toml")))
         is_transformer = overrides.get("model.kind", "transformer") == "transformer"
         detected |= {name: value for name, value in trees.items() if is_transformer or name != "model.positions"}
-    entry_settings = entry.settings if entry and kind == entry.kind else {}
+    entry_settings = dict(entry.settings) if entry and kind == entry.kind else {}
 
     def resolved(*extra: tuple[str, SettingsDict]) -> Recipe:
         known = {name: value for _, layer in extra for name, value in layer.items()} | overrides
         inherited = _inherited({"data.kind": kind} | known)
         known = inherited[0][1] | known if inherited else known
-        context = _min_context(kind, dict(entry_settings), known) | _segments(kind, known)
-        defaults = [(recipe.DEFAULTS, _template(kind, path, detected | known)), (CATALOGUE, entry_settings)]
-        return recipe.resolve(*defaults, (recipe.DEFAULTS, context), (what, detected), *inherited, *extra, top)
+        context = _min_context(kind, entry_settings, known) | _segments(kind, known)
+        template = _template(kind, path, detected | known)
+        defaults = (recipe.DEFAULTS, template), (CATALOGUE, entry_settings), (recipe.DEFAULTS, context)
+        return recipe.resolve(*defaults, (what, detected), *inherited, *extra, top)
 
     chosen = resolved()
     copying = copy_layer(chosen, listen) if kind == "pairs" else None
