@@ -19,6 +19,7 @@ def is_last_slot(slots: Tensor | None, Lk: int) -> bool:
 
 def is_short(q: Tensor, Lk: int) -> bool:  # B H Lq D
     """Whether q are the few queries of many heads in a decoding step on a CPU."""
-    if q.is_cuda or q.shape[2] > MAX_QUERIES or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if q.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    return q.shape[0] * q.shape[1] >= MIN_HEADS and q.shape[2] * Lk * q.shape[3] >= MIN_WORK
+    B, H, L, D = q.shape
+    return L <= MAX_QUERIES and B * H >= MIN_HEADS and L * Lk * D >= MIN_WORK
