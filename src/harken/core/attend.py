@@ -101,7 +101,7 @@ def select_backend(
         return BackendChoice("explicit", "torch.func transforms have no fused kernel")
     if compiling and q.is_cuda and (layout.Lq == 1 or max(layout.Lq, layout.Lk) <= EXPLICIT_MAX_LENGTH):
         return BackendChoice("explicit", "short sequence: torch.compile fuses the equation with its neighbors")
-    if is_short(q, layout.Lk):
+    if is_short(q, layout.Lq, layout.Lk):
         return BackendChoice("explicit", "few queries on a CPU: a product of all heads is faster than the kernel")
     return BackendChoice("fused", "the similarity is a dot product")
 

@@ -17,9 +17,8 @@ def is_last_slot(slots: Tensor | None, Lk: int) -> bool:
     return slots is None or (slots.shape == (1,) and is_readable(slots) and int(slots) == Lk - 1)
 
 
-def is_short(q: Tensor, Lk: int) -> bool:  # B H Lq D
+def is_short(q: Tensor, Lq: int, Lk: int) -> bool:  # B H Lq D
     """Whether q are the few queries of many heads in a decoding step on a CPU."""
-    if q.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if Lq > MAX_QUERIES or q.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    B, H, L, D = q.shape
-    return L <= MAX_QUERIES and B * H >= MIN_HEADS and L * Lk * D >= MIN_WORK
+    return q.shape[0] * q.shape[1] >= MIN_HEADS and Lq * Lk * q.shape[-1] >= MIN_WORK
