@@ -21,7 +21,7 @@ POST_OPS: dict[Map | None, tuple[str, str]] = {  # activation function -> its na
     F.relu: ("relu", ""),
     F.silu: ("swish", ""),
 }
-MIN_PRODUCTS = 2**18  # multiplications of a product; with fewer the call of oneDNN costs more than it saves
+MIN_PRODUCTS = 2**19  # multiplications of a product; with fewer the call of oneDNN costs more than it saves
 MEMORY_FRACTION = 0.5  # of the available memory, for the packed copies
 
 
