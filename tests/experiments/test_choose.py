@@ -50,6 +50,15 @@ def test_settings_override_the_defaults(text):
     assert choice.recipe.origins["model.layers"] == "override"
 
 
+def test_a_recipe_without_a_kind_does_not_read_a_table_as_text(tmp_path):
+    (tmp_path / "p.tsv").write_text("".join(f"the cat {n} sleeps\tle chat {n} dort\n" for n in range(30)))
+    (tmp_path / "my.toml").write_text("[data]\npath = 'p.tsv'\n")
+    with pytest.raises(BadSetting, match=r"my.toml: data.kind is not set, and data.path=p.tsv .* data.kind=pairs,"):
+        choose(str(tmp_path / "my.toml"))
+    assert choose(str(tmp_path / "my.toml"), {"data.kind": "text"}).recipe.data.kind == "text"
+    assert choose(str(tmp_path / "my.toml"), {"data.kind": "pairs"}).recipe.data.kind == "pairs"
+
+
 def test_settings_override_the_recipe_file(text):
     with open("lm.toml", "w") as file:
         file.write('[data]\npath = "my.txt"\n[model]\nlayers = 2\nd = 32\n')

@@ -18,7 +18,7 @@ from harken.data.detect.preview import column_stats
 from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.sets.columns import preview_rows
 from harken.data.tables.frame import frame_column_type
-from harken.data.tables.text_file import JSON_SUFFIXES, check_encoding, text_file
+from harken.data.tables.text_file import JSON_SUFFIXES, TABLE_SUFFIXES, check_encoding, text_file
 from harken.data.text.source import TextSource
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
@@ -106,6 +106,7 @@ def _from_file(what: str, overrides: SettingsDict) -> Recipe:
     if not Path(what).exists():
         raise BadInput(f"{what}: no such recipe; check the name{similar_path(what)}")
     settings = recipe.read(Path(what))
+    _reject_table(what, settings, overrides)
     names = PATHS if {"data.path", "data.train"} & (settings.keys() | overrides.keys()) else PATHS + SIDES
     if any(f"data.{name}" in overrides for name in names):
         settings.pop("data.sha256", None)  # the checksum of other data
@@ -113,6 +114,14 @@ def _from_file(what: str, overrides: SettingsDict) -> Recipe:
         settings["from"] = str(Path(what).parent / str(settings["from"]))
     resolved = _resolve(_inherited(settings | overrides), [(what, settings), (recipe.OVERRIDE, overrides)])
     return _relative_to_file(what, names, resolved)
+
+
+def _reject_table(what: str, settings: SettingsDict, overrides: SettingsDict) -> None:
+    """Raise for a recipe without data.kind whose file is a table: the default kind would read it as plain text."""
+    path = Path(str(overrides.get("data.path") or Path(what).parent / str(settings.get("data.path", ""))))
+    if "data.kind" not in settings | overrides and path.suffix.lower() in TABLE_SUFFIXES and path.is_file():
+        fix = f"set data.kind={KIND.get(kind := detect_kind(path).kind, kind)}, as detected, or data.kind=text"
+        raise BadSetting(f"{what}: data.kind is not set, and data.path={path.name} is a table; {fix}")
 
 
 def _resolve(defaults: Sequence[tuple[str, SettingsDict]], top: Sequence[tuple[str, SettingsDict]]) -> Recipe:
