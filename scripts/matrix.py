@@ -10,6 +10,7 @@ simulated kill: the resumed run must end with the same bytes. A cell passes, or 
 import argparse
 import io
 import json
+import math
 import os
 import sys
 import tempfile
@@ -204,7 +205,11 @@ def check_train(family: Family, text: Path | str, folder: Path) -> str:
 def check_eval(family: Family, text: Path | str, folder: Path) -> str:
     run = harken.load(folder / "whole", device="cpu")
     evaluated, stored = run.evaluate("valid")[0].metrics["loss"], run.metrics["valid"]["loss"]
-    return PASSES if evaluated == stored else f"the run has loss {stored}, evaluated again: {evaluated}"
+    return (
+        PASSES
+        if math.isclose(evaluated, stored, rel_tol=1e-6)
+        else f"the run has loss {stored}, evaluated again: {evaluated}"
+    )
 
 
 def check_resume(family: Family, text: Path | str, folder: Path) -> str:
@@ -296,7 +301,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         *(f"| {family} | {' | '.join(cells)} |" for family, cells in rows.items()),
         "",
         "- train: a few steps on a little data, from its file to a finished run folder.",
-        "- eval: the finished run, loaded and evaluated again, has exactly the same loss.",
+        "- eval: the finished run, loaded and evaluated again, has the same loss within a millionth: inference packs weights.",
         "- kill+resume: stopped between two checkpoints and resumed, the run ends with the same bytes as an",
         "  uninterrupted one. Dropout is on, so the random state is restored as well. tests/training/test_resume.py",
         "  kills runs at any time and at every write of a file.",
