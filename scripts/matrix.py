@@ -301,7 +301,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         *(f"| {family} | {' | '.join(cells)} |" for family, cells in rows.items()),
         "",
         "- train: a few steps on a little data, from its file to a finished run folder.",
-        "- eval: the finished run, loaded and evaluated again, has the same loss within a millionth: inference packs weights.",
+        "- eval: the finished run, loaded and evaluated again, has the same loss to 6 digits: inference packs weights.",
         "- kill+resume: stopped between two checkpoints and resumed, the run ends with the same bytes as an",
         "  uninterrupted one. Dropout is on, so the random state is restored as well. tests/training/test_resume.py",
         "  kills runs at any time and at every write of a file.",
