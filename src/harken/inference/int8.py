@@ -17,7 +17,7 @@ from .packed import FusedLinear, InferenceLinear
 
 MIN_WEIGHTS = 2**17  # of a matrix; the product of a smaller one takes less time in float32 than quantizing x
 MIN_SCALE = 1e-12  # for rows of zeros
-FEW_ROWS = 16  # so many rows are all split: their product is bound by reading the weight
+FEW_ROWS = 16  # up to this number all rows are split: their product is bound by reading the weight
 MAX_PEAK = 8  # times the root mean square of a row: with a larger peak, one byte is too coarse for it
 BLOCK_SIZE, MIN_BLOCK_ROWS = 2**17, 64
 LOW_STEPS = 254  # steps of the low byte in one step of the high byte
